@@ -1,0 +1,265 @@
+"""What a lease is: who holds it, why a claim was refused, and how long the holder may trust it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from singleflight.errors import ConfigurationError, LeaseLost
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+
+def monotonic() -> float:
+    """Return seconds on a clock that never steps and, on Linux, goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if _BOOTTIME else time.monotonic()
+
+
+# Plain monotonic time stands still during suspend, so a woken holder would trust a dead lease.
+_BOOTTIME = hasattr(time, "CLOCK_BOOTTIME")
+
+
+class Reason(StrEnum):
+    """Why a claim or a place in the waiting slot was refused."""
+
+    FINISHED = "finished"
+    """This run has ended (or a later attempt of it has started): the message is a late copy."""
+    SAME_RUN = "same_run"
+    """Another delivery of this very run is alive."""
+    RUNNING = "running"
+    """Another run holds the lease."""
+    WINDOW = "window"
+    """The last start is less than ``window`` ago."""
+    RESERVED = "reserved"
+    """A run that has waited too long goes first."""
+    SUPERSEDED = "superseded"
+    """Somebody else went on from the tick that this claim builds on."""
+    QUEUED = "queued"
+    """Another run already waits."""
+
+
+class Outcome(StrEnum):
+    """How a delivery ended, as told to the store on release."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RETRYING = "retrying"
+    """This attempt ended and its successor is published."""
+    REQUEUED = "requeued"
+    """The same message will come back."""
+
+    @property
+    def final(self) -> bool:
+        """True if no delivery of the run may start any more."""
+        return self in (Outcome.FINISHED, Outcome.FAILED, Outcome.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lease, for people; nothing is decided by it."""
+
+    task: str
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    def encode(self) -> str:
+        """Return the text that the store keeps."""
+        return json.dumps([self.task, self.host, self.pid], ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Holder | None:
+        """Read what `encode` wrote; None if there is no holder or the text is foreign."""
+        try:
+            task, host, pid = json.loads(text)
+            return cls(str(task), str(host), int(pid))
+        except (ValueError, TypeError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.host}, pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The store's yes to a claim.
+
+    ``fence`` grows with every grant of the key. ``started_ms`` and ``opens_ms`` (store's clock, epoch
+    milliseconds) are the start of the run and the end of its window; a renewal carries them so that
+    a record lost in a flush can be written back.
+    """
+
+    fence: int
+    took_over: bool
+    started_ms: int
+    opens_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The store's no to a claim: a value, not an error.
+
+    ``run_id`` is the run that is in the way (or the last one), ``ended`` says that this run is known to
+    have ended; ``resumed`` says that the *claiming* run has started before and has not ended, so it is
+    never a duplicate; ``waiting`` is the run in the waiting slot, perhaps the claiming run itself.
+    """
+
+    reason: Reason
+    run_id: str
+    retry_after: float
+    """Seconds until the obstacle lapses if nothing else happens."""
+    holder: Holder | None = None
+    since: float | None = None
+    """When the run in the way started: epoch seconds on the store's clock."""
+    resumed: bool = False
+    waiting: str = ""
+    ended: bool = False
+
+    def __str__(self) -> str:
+        who = f" by {self.holder}" if self.holder else ""
+        return f"{self.reason}: run {self.run_id or '(none)'}{who}, free in at most {self.retry_after:.1f} s"
+
+
+class _Keeper(Protocol):
+    """What a lease needs of whoever keeps it; `singleflight.keeper.Keeper` is the one there is."""
+
+    def renew_now(self, lease: Lease) -> None: ...
+    def give_back(self, lease: Lease, outcome: Outcome, *, grace: float = 0, again: float = 0) -> bool: ...
+
+
+class Lease:
+    """The time-bounded right of one delivery to run a key, renewed in the background until released.
+
+    The holder trusts it until *sending of the last successful renewal + ttl - margin*, on its own
+    monotonic clock; from then on `held` is false, whatever the network does.
+    """
+
+    __slots__ = (
+        "_keeper",
+        "_over",
+        "attempt",
+        "began",
+        "fence",
+        "granted",
+        "held_since",
+        "holder",
+        "key",
+        "max_hold",
+        "run_id",
+        "task",
+        "token",
+        "trusted_until",
+        "ttl",
+    )
+
+    def __init__(
+        self,
+        keeper: _Keeper,
+        granted: Granted,
+        *,
+        key: str,
+        task: str,
+        run_id: str,
+        attempt: int,
+        token: str,
+        ttl: float,
+        holder: Holder,
+        sent: float,
+        max_hold: float | None = None,
+    ) -> None:
+        """Made by `Flights.claim`; ``sent`` is the monotonic time just before the claim went out."""
+        self._keeper = keeper
+        self._over = False
+        self.granted = granted
+        self.key, self.task, self.run_id, self.attempt, self.token = key, task, run_id, attempt, token
+        self.fence, self.ttl, self.holder, self.max_hold = granted.fence, ttl, holder, max_hold
+        self.held_since = sent
+        self.trusted_until = sent + ttl - margin(ttl)
+        self.began = True
+        """False until a body has started, for those who must give back a window they did not use."""
+
+    @property
+    def held(self) -> bool:
+        """True while the store's word still covers this delivery; local, no round trip."""
+        return not self._over and monotonic() < self.trusted_until
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds for which the lease can be trusted without another renewal; 0.0 when it cannot."""
+        return 0.0 if self._over else max(0.0, self.trusted_until - monotonic())
+
+    def check(self) -> None:
+        """Return if the lease is held; local, no round trip.
+
+        Raises:
+            LeaseLost: if it is not.
+        """
+        if not self.held:
+            raise LeaseLost(
+                f"{self.task}: run {self.run_id} no longer holds {self.key} (fence {self.fence}); "
+                "another run may have started: stop, and write nothing that the fence does not guard"
+            )
+
+    def ensure(self, seconds: float) -> None:
+        """Return if the lease is good for ``seconds`` more, renewing it at once if that is needed.
+
+        Raises:
+            LeaseLost: if it cannot be had for that long.
+            ConfigurationError: if ``seconds`` is more than any renewal can give.
+        """
+        if seconds > self.ttl - margin(self.ttl):
+            raise ConfigurationError(
+                f"ensure({seconds!r}) asks for more than ttl={self.ttl!r} can give; declare a longer ttl"
+            )
+        self.check()
+        if self.expires_in < seconds:
+            self._keeper.renew_now(self)
+            if self.expires_in < seconds:
+                raise LeaseLost(f"{self.task}: {self.key} could not be renewed for {seconds} s more")
+
+    def release(self, outcome: Outcome = Outcome.FINISHED, *, grace: float = 0, again: float = 0) -> bool:
+        """Give the lease back and record how the run ended; safe to call twice and from any thread.
+
+        ``grace`` (seconds) shortens the lease instead of ending it, for a body that is being killed.
+        ``again`` (seconds) keeps the waiting slot for this run's own retry. Never raises for a store
+        that is away: the keeper goes on trying until the lease has lapsed.
+
+        Returns:
+            True if the lease was still ours, False if it had been lost or released, or the store is away.
+        """
+        return self._keeper.give_back(self, outcome, grace=grace, again=again)
+
+    def renewed(self, sent: float) -> None:
+        """Note a renewal whose request went out at ``sent`` (monotonic seconds)."""
+        self.trusted_until = max(self.trusted_until, sent + self.ttl - margin(self.ttl))
+
+    def end(self) -> bool:
+        """Note that this delivery no longer holds; True the first time."""
+        first, self._over = not self._over, True
+        return first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release(Outcome.FINISHED if kind is None else Outcome.FAILED)
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.key} run={self.run_id} fence={self.fence} held={self.held}>"
+
+
+def margin(ttl: float) -> float:
+    """Return how many seconds before the store's expiry the holder stops trusting a lease.
+
+    A tenth of ``ttl``, at most one second: it covers the reply's way back and clock rates that differ.
+    """
+    return min(ttl / 10, 1.0)
