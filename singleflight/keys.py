@@ -26,7 +26,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from typing import Literal
+from types import NoneType
+from typing import Any, Literal
 from uuid import UUID
 
 from singleflight.errors import ConfigurationError
@@ -176,7 +177,7 @@ def lease_key(prefix: str, name: str) -> str:
         ConfigurationError: if the name is empty or the prefix cannot stand in a key.
     """
     _check_prefix(prefix)
-    if not isinstance(name, str) or not name.strip():
+    if not name.strip():
         raise ConfigurationError(f"name={name!r} names no lease; give a non-empty text, such as 'nightly'")
     return _key_text(prefix, name, [])
 
@@ -191,7 +192,7 @@ def _check_prefix(prefix: str) -> None:
     printable = prefix.isprintable() and " " not in prefix
     if not prefix or len(prefix) > MAX_PREFIX or not printable:
         raise ConfigurationError(
-            f"prefix={prefix[:MAX_PREFIX]!r} cannot begin a key; give 1 to {MAX_PREFIX} letters or signs, no blanks"
+            f"prefix={prefix[:MAX_PREFIX]!r} cannot begin a key; give 1 to {MAX_PREFIX} characters, no blanks"
         )
 
 
@@ -204,14 +205,14 @@ def _key_text(prefix: str, name: str, arguments: list[bytes]) -> str:
     return f"{prefix}:{readable}:{{{digest}}}"
 
 
-class _Unfit(Exception):
+class _UnfitError(Exception):
     """Raised when a value has no canonical form; the text says why, without the value."""
 
 
 def _encode_argument(task: str, name: str, value: object) -> bytes:
     try:
         return _text(name) + _encode(value, MAX_DEPTH)
-    except _Unfit as exc:
+    except _UnfitError as exc:
         raise ConfigurationError(
             f"argument {name!r} of task {task} cannot be part of a key: {exc}; leave it out of `by`, "
             "or let by=lambda ... return a plain value such as an id"
@@ -269,49 +270,50 @@ def _class(value: object) -> bytes:
     return _text(kind.__module__) + _text(kind.__qualname__)
 
 
+_PLAIN: dict[type, Callable[[Any], bytes]] = {
+    NoneType: lambda _: b"n",
+    bool: lambda value: b"T" if value else b"F",
+    str: _text,
+    int: _integer,
+    float: _float,
+    bytes: lambda value: _chunk(b"b", value),
+    bytearray: lambda value: _chunk(b"b", bytes(value)),
+    memoryview: lambda value: _chunk(b"b", value.tobytes()),
+    datetime: _datetime,  # before date, whose subclass it is
+    date: lambda value: _chunk(b"D", value.isoformat().encode()),
+    time: lambda value: _chunk(b"t", value.isoformat().encode()),
+    timedelta: lambda value: b"p%x;" % (value // _MICROSECOND),
+    UUID: lambda value: _chunk(b"u", value.bytes),
+    Decimal: _decimal,
+}
+"""How a value without parts is written, by its class."""
+
+
 def _encode(value: object, depth: int) -> bytes:
-    if value is None:
-        return b"n"
-    if value is True:
-        return b"T"
-    if value is False:
-        return b"F"
+    plain = _PLAIN.get(type(value))
+    if plain is not None:
+        return plain(value)
     if isinstance(value, Enum):
         own = _integer(value.value) if isinstance(value, Flag) else _text(value.name)
         return b"e" + _class(value) + own
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, int):
-        return _integer(value)
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, bytes | bytearray):
-        return _chunk(b"b", bytes(value))
-    if isinstance(value, memoryview):
-        return _chunk(b"b", value.tobytes())
-    if isinstance(value, datetime):
-        return _datetime(value)
-    if isinstance(value, date):
-        return _chunk(b"D", value.isoformat().encode())
-    if isinstance(value, time):
-        return _chunk(b"t", value.isoformat().encode())
-    if isinstance(value, timedelta):
-        return b"p%x;" % (value // _MICROSECOND)
-    if isinstance(value, UUID):
-        return _chunk(b"u", value.bytes)
-    if isinstance(value, Decimal):
-        return _decimal(value)
+    for kind, write in _PLAIN.items():
+        if isinstance(value, kind):
+            return write(value)
+    return _encode_parts(value, depth)
+
+
+def _encode_parts(value: object, depth: int) -> bytes:
     if depth == 0:
-        raise _Unfit(f"it nests more than {MAX_DEPTH} levels deep, or contains itself")
+        raise _UnfitError(f"it nests more than {MAX_DEPTH} levels deep, or contains itself")
     depth -= 1
     if isinstance(value, list | tuple):
         return _join(b"l", [_encode(item, depth) for item in value])
     if isinstance(value, Mapping):
-        return _join(b"m", sorted(_encode(k, depth) + _encode(v, depth) for k, v in value.items()))
+        return _join(b"m", sorted([_encode(k, depth) + _encode(v, depth) for k, v in value.items()]))
     if isinstance(value, AbstractSet):
-        return _join(b"S", sorted(_encode(item, depth) for item in value))
+        return _join(b"S", sorted([_encode(item, depth) for item in value]))
     if is_dataclass(value) and not isinstance(value, type):
         parts = [_text(f.name) + _encode(getattr(value, f.name), depth) for f in fields(value) if f.compare]
-        return _class(value) + _join(b"o", parts)
+        return b"o" + _class(value) + _join(b"l", parts)
     kind = type(value)
-    raise _Unfit(f"{kind.__module__}.{kind.__qualname__} has no form that is equal in every process")
+    raise _UnfitError(f"{kind.__module__}.{kind.__qualname__} has no form that is equal in every process")
