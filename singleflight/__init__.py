@@ -1,0 +1,34 @@
+"""One run at a time, on every worker and every replica: leases for Celery and Dramatiq tasks."""
+
+from singleflight.errors import (
+    ConfigurationError,
+    Conflict,
+    LeaseLost,
+    SingleflightError,
+    Skipped,
+    StoreUnavailable,
+)
+from singleflight.events import Event, Kind
+from singleflight.flight import current_lease, lease, try_lease
+from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
+from singleflight.policy import Singleton
+
+__all__ = [
+    "Busy",
+    "ConfigurationError",
+    "Conflict",
+    "Event",
+    "Holder",
+    "Kind",
+    "Lease",
+    "LeaseLost",
+    "Outcome",
+    "Reason",
+    "Singleton",
+    "SingleflightError",
+    "Skipped",
+    "StoreUnavailable",
+    "current_lease",
+    "lease",
+    "try_lease",
+]

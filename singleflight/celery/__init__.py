@@ -1,0 +1,82 @@
+"""singleflight for Celery: ``install(app)``, and every task declared ``singleton=...`` takes a lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery import signals
+
+from singleflight.celery import checks, gate
+from singleflight.celery.errors import Skipped
+from singleflight.celery.runtime import Runtime
+from singleflight.celery.upgrade import upgrade_all, watch_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from celery import Celery
+
+    from singleflight.events import Event
+    from singleflight.policy import Singleton
+    from singleflight.stores.base import Store
+
+__all__ = ["Skipped", "install"]
+
+
+def install(
+    app: Celery,
+    store: Store | str | None = None,
+    *,
+    prefix: str | None = None,
+    enabled: bool | Literal["observe"] | None = None,
+    defaults: Singleton | Mapping[str, Any] | None = None,
+    store_timeout: float | None = None,
+    remember: float | None = None,
+    listeners: Iterable[Callable[[Event], None]] | None = None,
+    eager: bool | None = None,
+) -> None:
+    """Let an app's tasks be singletons; call it once, before or after the tasks are declared.
+
+    Each keyword that is not given is read from ``app.conf.singleflight_<keyword>`` at first use, and the
+    store from ``singleflight_url``.
+
+    Args:
+        app: the Celery app.
+        store: a store or its URL. Built in: the broker's Redis or Valkey.
+        prefix: what all keys start with, behind the broker's ``global_keyprefix``; built in ``singleflight``.
+        enabled: True (built in), False, or ``"observe"``: everything runs, conflicts are logged and counted.
+        defaults: options of every singleton task that says nothing else.
+        store_timeout: seconds that one request to the store may take, built in 1.
+        remember: seconds for which an ended run is recognised; built in two hours, at least twice the
+            broker's visibility timeout.
+        listeners: called with each `singleflight.Event`, after the log.
+        eager: take leases in eager runs too, built in False.
+
+    Raises:
+        ConfigurationError: if a task is already declared with options that cannot be.
+    """
+    given = {
+        "prefix": prefix,
+        "enabled": enabled,
+        "defaults": defaults,
+        "store_timeout": store_timeout,
+        "remember": remember,
+        "listeners": None if listeners is None else tuple(listeners),
+        "eager": eager,
+    }
+    runtime = Runtime(app, store, given)
+    app.singleflight = runtime
+    watch_registry(app, runtime)
+    app.steps["worker"].add(checks.SetUp)
+
+
+@signals.task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
+def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
+    gate.release(task.request, state)
+
+
+@signals.worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")
+def _worker_init(sender: Any = None, **_: Any) -> None:
+    runtime = getattr(sender.app, "singleflight", None)
+    if runtime is not None:
+        upgrade_all(sender.app, runtime)

@@ -1,0 +1,55 @@
+"""What a worker checks when it starts: what cannot work stops it, what is dangerous is said once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+
+from singleflight.celery.task import SingletonTask
+from singleflight.events import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from singleflight.celery.runtime import Runtime
+
+
+class SetUp(bootsteps.Step):  # type: ignore[misc]
+    """Refuses to start a worker that has singleton tasks and no store for them, and logs warnings."""
+
+    def __init__(self, worker: Any, **_: Any) -> None:
+        """Check the worker's app.
+
+        Raises:
+            ConfigurationError: if there is no store.
+        """
+        runtime: Runtime = worker.app.singleflight
+        tasks = [task for task in worker.app.tasks.values() if isinstance(task, SingletonTask)]
+        if tasks and runtime.enabled:
+            _ = runtime.leases
+            for text in findings(runtime, tasks):
+                logger.warning("singleflight: %s", text)
+
+
+def findings(runtime: Runtime, tasks: list[Any]) -> Iterator[str]:
+    """Yield what is dangerous about an app's set-up, one sentence with its remedy each."""
+    conf, visible = runtime.app.conf, runtime.visibility_timeout
+    late = [task for task in tasks if task.acks_late]
+    early = [task.name for task in tasks if not task.acks_late]
+    for task in late:
+        limit = task.time_limit or conf.task_time_limit
+        if visible is not None and limit is not None and limit >= visible:
+            yield (
+                f"{task.name} may run {limit:g} s but the broker delivers it again after {visible:g} s: copies "
+                "will arrive and wait; raise visibility_timeout in broker_transport_options above the limit"
+            )
+    for task in tasks:
+        policy = runtime.policy(task)
+        if policy is not None and visible is not None and policy.ttl >= visible:
+            yield f"{task.name}: ttl {policy.ttl:g} s is not shorter than the visibility timeout {visible:g} s"
+    if early:
+        yield (
+            f"{', '.join(sorted(early))}: acknowledged before they run, so a run is lost if its worker dies; "
+            "set acks_late=True and reject_on_worker_lost=True if it must come back"
+        )

@@ -1,0 +1,94 @@
+"""How a delivery ends that does not run: skipped, deferred, dropped or refused, so that no flow hangs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery import states
+from celery.exceptions import Reject
+from kombu.exceptions import OperationalError
+from kombu.serialization import registry
+
+from singleflight.celery.delivery import CONTENT_TYPE, HEADER
+from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
+from singleflight.errors import StoreUnavailable
+from singleflight.policy import UNSET
+
+if TYPE_CHECKING:
+    from celery import Task
+
+    from singleflight.celery.delivery import Delivery
+    from singleflight.policy import Policy
+
+PUBLISH_TRIES = 5
+"""How often a deferral of an early-acknowledged message is tried, with pauses of 1, 2, 4, 8 s between."""
+
+
+def skip(task: Task, policy: Policy, why: str) -> Any:
+    """End a run as a duplicate: return ``skip_result`` if there is one, else store REVOKED.
+
+    REVOKED goes through ``mark_as_failure``, which tells chord and chain: nothing waits for ever.
+    """
+    if policy.skip_result is not UNSET:
+        return policy.skip_result
+    request = task.request
+    task.backend.mark_as_failure(
+        request.id,
+        Skipped(why),
+        request=request,
+        store_result=not _ignores_result(task),
+        call_errbacks=False,
+        state=states.REVOKED,
+    )
+    raise Ended(SKIPPED)
+
+
+def drop() -> NoReturn:
+    """End a late copy of a run that has ended: acknowledged, and nothing else is touched."""
+    raise Ended(DROPPED)
+
+
+def defer(task: Task, delivery: Delivery, delay: float) -> NoReturn:
+    """Publish the same message again, to arrive ``delay`` seconds later, and end this delivery.
+
+    Id, flow, stamps, headers, priority and the count of retries stay as they are: a deferral is no retry.
+    If the broker does not take it, the message goes back to it, or the run fails visibly.
+    """
+    request = task.request
+    for pause in [2.0**n for n in range(PUBLISH_TRIES)]:
+        try:
+            _publish_again(task, delivery, delay)
+        except OperationalError as error:
+            if task.acks_late:
+                raise Reject(f"could not be deferred: {error}", requeue=True) from error
+            failure = error
+        else:
+            raise Ended(DEFERRED)
+        time.sleep(pause)
+    raise StoreUnavailable(
+        f"{task.name}[{request.id}] could not be deferred: the broker did not take it ({failure})"
+    ) from failure
+
+
+def _publish_again(task: Task, delivery: Delivery, delay: float) -> None:
+    request = task.request
+    headers = {**(request.headers or {}), HEADER: delivery.carried.deferred().write()}
+    headers.pop("redelivered", None)  # Celery's Context collects it among the custom headers
+    options: dict[str, Any] = {"countdown": int(delay), "headers": headers}
+    content_type = (request.properties or {}).get(CONTENT_TYPE)
+    if content_type in registry.type_to_name:
+        options["serializer"] = registry.type_to_name[content_type]
+    signature = task.signature_from_request(request, **options)
+    # send_task would otherwise make the run its own parent, and its own child.
+    direct, request.called_directly = request.called_directly, True
+    try:
+        signature.apply_async(add_to_parent=False)
+    finally:
+        request.called_directly = direct
+
+
+def _ignores_result(task: Task) -> bool:
+    """Say whether a run's result is ignored: by its message, else by its task."""
+    said = task.request.__dict__.get("ignore_result")
+    return bool(task.ignore_result if said is None else said)

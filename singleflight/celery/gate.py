@@ -1,0 +1,168 @@
+"""The gate before a task's body: claim, then run under the lease, or end the delivery without running."""
+
+from __future__ import annotations
+
+import os
+import random
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from celery.utils.log import get_task_logger
+
+from singleflight.celery import abort, endings
+from singleflight.celery.delivery import HEADER, TOKEN, Delivery
+from singleflight.decisions import Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
+from singleflight.errors import Conflict, StoreUnavailable
+from singleflight.events import Event, Kind
+from singleflight.flight import holding, new_token
+from singleflight.keys import short_key
+from singleflight.lease import Busy, Lease, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Task
+
+    from singleflight.celery.runtime import Runtime
+    from singleflight.flight import Request
+    from singleflight.policy import Policy
+
+logger = get_task_logger("singleflight")
+
+LEASE = "_singleflight_lease"
+"""Where a request keeps its lease until `release`."""
+
+CROWD = 10
+"""Deferrals of one run after which the log says that many wait for its key."""
+
+
+def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[[], None]) -> Any:
+    """Run ``body`` under a lease, after ``before``; or end the delivery as its policy says.
+
+    Raises:
+        Ignore, Reject: Celery's own signs that a delivery is over.
+        Conflict: if the policy is to raise.
+        StoreUnavailable: if the store is away and the policy is to raise.
+        ConfigurationError: if the store can never answer, or the message names options that cannot be.
+    """
+    context = task.request
+    token = (context.properties or {}).get(TOKEN) or new_token()
+    delivery = Delivery.read(context.__dict__, token)
+    policy = runtime.policy(task, delivery)
+    request = None if policy is None else runtime.request(task, policy, delivery)
+    if policy is None or request is None:
+        before()
+        return body()
+    try:
+        answer = runtime.leases.claim(
+            request,
+            on_lost=abort.current_thread() if policy.on_lost == "abort" else None,
+            owner=weakref.ref(context),
+        )
+    except StoreUnavailable as error:
+        return _without_store(runtime, task, policy, delivery, request, error, body, before)
+    if isinstance(answer, Lease):
+        return _under(answer, task, delivery, body, before)
+    if runtime.enabled == "observe":
+        runtime.leases.tell(Kind.OBSERVED, request, answer)
+        before()
+        return body()
+    return _refused(runtime, task, policy, delivery, request, answer)
+
+
+def release(context: Any, state: str | None) -> None:
+    """Give back the lease of a request that Celery has finished with, result and callbacks included."""
+    lease = context.__dict__.get(LEASE)
+    if lease is not None:
+        lease.release(_OUTCOMES.get(state, Outcome.REQUEUED))
+
+
+_OUTCOMES = {
+    states.SUCCESS: Outcome.FINISHED,
+    states.FAILURE: Outcome.FAILED,
+    states.RETRY: Outcome.RETRYING,
+}
+"""Ignored and rejected runs may come back (`Task.replace` ignores), as may one whose process is dying."""
+
+
+def _under(
+    lease: Lease, task: Task, delivery: Delivery, body: Callable[[], Any], before: Callable[[], None]
+) -> Any:
+    context = task.request
+    context.__dict__[LEASE] = lease
+    lease.began = bool(delivery.attempt or delivery.redelivered)
+    if delivery.carried.deferrals:
+        context.headers = {**(context.headers or {}), HEADER: delivery.carried.started().write()}
+    before()
+    lease.began = True
+    with holding(lease), abort.armed():
+        return body()
+
+
+def _refused(
+    runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
+) -> Any:
+    carried, tell = delivery.carried, runtime.leases.tell
+    kin = bool(delivery.redelivered or delivery.attempt or delivery.parent_id == busy.run_id)
+    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin)
+    step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
+    if isinstance(step, Defer) and task.request.is_eager:
+        step = Skip()  # an eager run has no later
+    match step:
+        case Drop():
+            tell(Kind.DROPPED, request, busy)
+            endings.drop()
+        case Defer(delay):
+            tell(Kind.DEFERRED, request, busy, delay=delay)
+            if carried.deferrals and carried.deferrals % CROWD == 0:
+                logger.warning(
+                    "%s[%s] has been deferred %d times: many runs wait for %s",
+                    task.name, delivery.run_id, carried.deferrals, short_key(request.key),
+                )  # fmt: skip
+            endings.defer(task, delivery, delay)
+        case Refuse():
+            tell(Kind.REFUSED, request, busy)
+            raise Conflict(f"{task.name}: {busy}")
+        case Skip(gave_up):
+            tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
+            return endings.skip(task, policy, f"duplicate of run {busy.run_id} ({busy.reason})")
+
+
+def _without_store(
+    runtime: Runtime,
+    task: Task,
+    policy: Policy,
+    delivery: Delivery,
+    request: Request,
+    error: StoreUnavailable,
+    body: Callable[[], Any],
+    before: Callable[[], None],
+) -> Any:
+    """Do what ``on_store_error`` says; an outage is never taken for a conflict."""
+    if policy.on_store_error == "raise":
+        raise error
+    if policy.on_store_error == "skip":
+        return endings.skip(task, policy, f"the store was away: {error}")
+    if policy.on_store_error == "defer" and runtime.enabled != "observe":
+        delay = deferral(max(3, delivery.carried.deferrals), float("inf"), random.random())  # noqa: S311
+        endings.defer(task, delivery, delay)
+    runtime.leases.notify(
+        Event(
+            kind=Kind.UNGUARDED,
+            task=task.name,
+            key=short_key(request.key),
+            run_id=delivery.run_id,
+            token=delivery.token,
+            reason=str(error),
+        )
+    )
+    before()
+    return body()
+
+
+def mark_started(task: Task) -> None:
+    """Store STARTED, as Celery's tracer does for tasks with ``track_started``."""
+    request = task.request
+    meta = {"pid": os.getpid(), "hostname": request.hostname}
+    task.backend.store_result(request.id, meta, states.STARTED, request=request)

@@ -1,0 +1,115 @@
+"""The worker's main process: a token for each delivery, and the release where the child could not."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+
+from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery
+from singleflight.celery.errors import SKIPPED, Ended
+from singleflight.errors import SingleflightError
+from singleflight.events import logger
+from singleflight.flight import new_token
+from singleflight.lease import Outcome
+
+GRACE = 1.0
+"""Seconds a lease is shortened to when its child is being killed: billiard lets it live another 0.1 s."""
+
+MOST_LOSSES = 5
+"""A run that has taken so many pool processes with it is rejected for good instead of redelivered."""
+
+DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
+
+
+class SingletonRequest:
+    """Mixed in before a task's request class.
+
+    Only hooks that Celery's generated request class leaves alone are overridden: it replaces
+    ``on_success`` and ``execute_using_pool``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Mint the delivery's token; pool process and main process share it through the properties."""
+        super().__init__(*args, **kwargs)
+        mine = {TOKEN: new_token(), CONTENT_TYPE: self._content_type}
+        self._request_dict["properties"] = {**self._request_dict["properties"], **mine}
+        self._singleflight_requeued = False
+        self._singleflight_retried = False
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
+        """Note whether the message comes back; a run that kills its process each time does not."""
+        if requeue and _losses.get(self.id, 0) >= MOST_LOSSES:
+            requeue = False
+        self._singleflight_requeued = requeue
+        super().reject(requeue=requeue)
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Give back the lease of a child that died."""
+        error = exc_info.exception
+        error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+        if isinstance(error, WorkerLostError):
+            _note_loss(self)
+        result = super().on_failure(exc_info, *args, **kwargs)
+        if isinstance(error, WorkerLostError) and _losses.get(self.id, 0) >= MOST_LOSSES:
+            self.task.backend.mark_as_failure(
+                self.id, error, request=self._context, store_result=self.store_errors
+            )
+        if isinstance(error, DEATHS):
+            self._singleflight_release(grace=GRACE if isinstance(error, TimeLimitExceeded) else 0)
+        elif isinstance(error, Ended) and error.how == SKIPPED:
+            self.send_event("task-revoked", terminated=False, signum=None, expired=False)
+        return result
+
+    def _retry_worker_lost(self, *args: Any) -> bool:  # Celery 5.7 and later
+        self._singleflight_retried = super()._retry_worker_lost(*args)
+        return self._singleflight_retried
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
+        """Shorten the lease of a child that has met its hard time limit and is about to be killed."""
+        super().on_timeout(soft, timeout)
+        if not soft:
+            self._singleflight_release(grace=GRACE)
+
+    def _announce_revoked(self, reason: str, terminated: Any, signum: Any, expired: Any) -> None:
+        super()._announce_revoked(reason, terminated, signum, expired)
+        if terminated:
+            self._singleflight_release(grace=GRACE, outcome=Outcome.CANCELLED)
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
+        super()._announce_cancelled(*args, **kwargs)
+        self._singleflight_release(grace=GRACE, outcome=Outcome.REQUEUED)
+
+    def _singleflight_release(self, *, grace: float, outcome: Outcome | None = None) -> None:
+        """Release in the keeper's thread: the event loop must not wait for a store."""
+        if self.worker_pid in (None, os.getpid()):
+            return  # never started, or a pool without processes: the body itself gives back
+        if outcome is None:
+            back = self._singleflight_requeued
+            outcome = Outcome.REQUEUED if back or self._singleflight_retried else Outcome.FAILED
+        runtime, properties = self.task.singleflight, self._request_dict["properties"]
+        try:
+            delivery = Delivery.read(self._request_dict, properties[TOKEN])
+            policy = runtime.policy(self.task, delivery)
+            request = policy and runtime.request(self.task, policy, delivery)
+            if request:
+                runtime.leases.disown(request, outcome, grace=grace)
+        except SingleflightError as error:
+            logger.warning("%s[%s]: lease left to its ttl: %s", self.task.name, self.id, error)
+
+
+_losses: OrderedDict[str, int] = OrderedDict()
+"""How many pool processes of this worker each run has taken with it; the last thousand such runs."""
+
+
+def _note_loss(request: Any) -> None:
+    _losses[request.id] = _losses.pop(request.id, 0) + 1
+    if len(_losses) > 1000:  # noqa: PLR2004
+        _losses.popitem(last=False)
+    logger.warning(
+        "%s[%s] lost its pool process, time %d of %d on this worker",
+        request.task.name, request.id, _losses[request.id], MOST_LOSSES,
+    )  # fmt: skip

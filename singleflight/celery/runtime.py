@@ -1,0 +1,170 @@
+"""One app's settings, its store, and the rules of its tasks; everything is worked out at first use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from singleflight.decisions import slot_wait
+from singleflight.errors import ConfigurationError
+from singleflight.events import Notify
+from singleflight.flight import PREFIX, Leases, Request
+from singleflight.keys import KeyRule
+from singleflight.policy import Policy, Singleton, resolve
+from singleflight.stores import STORE_TIMEOUT, open_store
+from singleflight.stores.base import REMEMBER
+
+if TYPE_CHECKING:
+    from celery import Celery, Task
+
+    from singleflight.celery.delivery import Delivery
+    from singleflight.stores.base import Store
+
+REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys")
+VISIBILITY_TIMEOUT = 3600
+"""Seconds: what kombu's Redis transport assumes if nobody says otherwise."""
+
+OPTIONS = ("url", "prefix", "enabled", "defaults", "store_timeout", "remember", "listeners", "eager")
+
+
+class Runtime:
+    """What `install` leaves with an app: settings are read when the first task needs them, not before."""
+
+    def __init__(self, app: Celery, store: Store | str | None, given: Mapping[str, Any]) -> None:
+        """Keep the keywords of `install`; each goes before the setting ``singleflight_<name>``."""
+        self.app = app
+        self._store = store
+        self._given = given
+        self._rules: dict[tuple[str, Policy], KeyRule] = {}
+
+    def setting(self, name: str, built_in: Any = None) -> Any:
+        """Return ``name`` as given to `install`, else from ``app.conf.singleflight_<name>``, else built in."""
+        if self._given.get(name) is not None:
+            return self._given[name]
+        value = self.app.conf.get(f"singleflight_{name}")
+        return built_in if value is None else value
+
+    @cached_property
+    def enabled(self) -> bool | Literal["observe"]:
+        """Whether leases are taken: True, False, or ``"observe"``: everything runs, conflicts are counted."""
+        value = self.setting("enabled", True)
+        if value not in (True, False, "observe"):
+            raise ConfigurationError(
+                f"singleflight_enabled={value!r} is unknown; write True, False or 'observe'"
+            )
+        return "observe" if value == "observe" else bool(value)
+
+    @cached_property
+    def eager(self) -> bool:
+        """Whether eager runs take leases too; built in: no, so that tests need no store."""
+        return bool(self.setting("eager", False))
+
+    @cached_property
+    def defaults(self) -> Singleton | None:
+        """Options of every singleton task that says nothing else."""
+        value = self.setting("defaults")
+        if value is None or isinstance(value, Singleton):
+            return value
+        if isinstance(value, Mapping):
+            return Singleton(**value)
+        raise ConfigurationError(
+            f"singleflight_defaults={value!r} must be Singleton(...) or a dict of its options"
+        )
+
+    @cached_property
+    def visibility_timeout(self) -> float | None:
+        """Seconds after which the broker delivers an unacknowledged message again; None if it does not."""
+        transport = self.app.connection_for_write().transport_cls
+        if transport not in REDIS_TRANSPORTS and transport not in ("sqs", "sentinel"):
+            return None
+        options = self.app.conf.broker_transport_options or {}
+        return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
+
+    @cached_property
+    def prefix(self) -> str:
+        """What all keys start with: the broker's ``global_keyprefix``, then ours."""
+        options = self.app.conf.broker_transport_options or {}
+        return f"{options.get('global_keyprefix') or ''}{self.setting('prefix', PREFIX)}"
+
+    @cached_property
+    def leases(self) -> Leases:
+        """The app's leases, in the store that was named or in the broker's Redis.
+
+        Raises:
+            ConfigurationError: if no store is named and the broker is not Redis or Valkey.
+        """
+        return Leases(self._open(), Notify(self.setting("listeners", ())))
+
+    def _open(self) -> Store:
+        store = self._store if self._store is not None else self.setting("url")
+        if store is not None and not isinstance(store, str):
+            return store
+        limits: dict[str, Any] = {
+            "timeout": float(self.setting("store_timeout", STORE_TIMEOUT)),
+            "remember": float(self.setting("remember", max(REMEMBER, 2 * (self.visibility_timeout or 0)))),
+        }
+        if store is not None:
+            return open_store(store, **limits)
+        broker = self.app.connection_for_write()
+        if broker.transport_cls not in REDIS_TRANSPORTS:
+            raise ConfigurationError(
+                f"the broker ({broker.transport_cls}) keeps no leases: name a store, such as "
+                "singleflight_url='redis://host:6379/0' in the app's configuration or install(app, 'redis://...')"
+            )
+        if isinstance(broker.ssl, Mapping):
+            limits.update(broker.ssl)
+        return open_store(broker.as_uri(include_password=True), **limits)
+
+    def policy(self, task: Task, delivery: Delivery | None = None) -> Policy | None:
+        """Return what holds for one run of a task; None if it takes no lease."""
+        declared = Singleton.from_option(inspect.getattr_static(task, "singleton", None))
+        call = delivery.carried.options if delivery is not None else None
+        if call is False or (declared is None and call is None):
+            return None
+        return resolve(call if isinstance(call, Singleton) else None, declared, self.defaults)
+
+    def rule(self, task: Task, policy: Policy) -> KeyRule:
+        """Return how calls of a task become keys."""
+        known = (task.name, policy)
+        if known not in self._rules:
+            self._rules[known] = key_rule(self.prefix, task, policy)
+        return self._rules[known]
+
+    def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
+        """Return what a delivery asks the store for; None if its arguments do not fit the task."""
+        key = self.rule(task, policy).key(delivery.args, delivery.kwargs)
+        if key is None:
+            return None
+        carried, wait, first = delivery.carried, 0.0, False
+        if policy.one_waits or carried.patient:
+            wait, first = slot_wait(carried.deferrals), carried.patient
+        return Request(
+            key=key,
+            task=task.name,
+            run_id=delivery.run_id,
+            token=delivery.token,
+            attempt=delivery.attempt,
+            ttl=policy.ttl,
+            window=policy.window,
+            wait=wait,
+            first=first,
+            max_hold=policy.max_hold,
+        )
+
+
+def key_rule(prefix: str, task: Task, policy: Policy) -> KeyRule:
+    """Return how calls of a task become keys.
+
+    Raises:
+        ConfigurationError: if ``by`` does not fit the task's parameters.
+    """
+    return KeyRule(
+        prefix=prefix,
+        task=task.name,
+        signature=inspect.signature(task.run),
+        by=policy.by,
+        by_given=policy.by_given,
+        name=policy.name,
+    )

@@ -1,0 +1,105 @@
+"""What a singleton task's class gains: the gate around its body, and ``singleton=`` for a single call."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from celery.result import EagerResult
+
+from singleflight.celery import gate
+from singleflight.celery.delivery import HEADER, Carried
+from singleflight.celery.errors import SKIPPED, Ended, Skipped
+from singleflight.policy import Singleton
+
+if TYPE_CHECKING:
+    from singleflight.celery.runtime import Runtime
+
+ENTERED = "_singleflight_entered"
+"""Set on a request once its body is being run: a direct call from inside sees the same request."""
+
+
+class SingletonTask:
+    """Mixed in before a task's own class by `singleflight.celery.upgrade`."""
+
+    singleflight: Runtime
+    singleflight_own_call: bool
+    """True if the task's class has a ``__call__`` of its own, which runs inside the lease."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body under a lease if a worker delivers it; a direct call just runs."""
+        request = self.request
+        own: Any = super().__call__ if self.singleflight_own_call else self.run
+
+        def body() -> Any:
+            return own(*args, **kwargs)
+
+        direct = request.called_directly or ENTERED in request.__dict__
+        if direct or (request.is_eager and not self.singleflight.eager):
+            if not direct:
+                self.singleflight_before()
+            return body()
+        request.__dict__[ENTERED] = True
+        if not self.singleflight.enabled:
+            self.singleflight_before()
+            return body()
+        return gate.run(self.singleflight, self, body, self.singleflight_before)
+
+    # Celery stores STARTED and calls before_start ahead of __call__; a copy that never runs would then
+    # overwrite a result. So Celery sees neither, and both happen once the lease is granted.
+    @property
+    def track_started(self) -> bool:
+        """False for Celery's tracer; the task's own setting is honoured after the grant."""
+        return False
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Do nothing yet: the task's own ``before_start`` is called after the grant."""
+
+    def singleflight_before(self) -> None:
+        """Do what Celery does between a grant and the body."""
+        request = self.request
+        wanted = getattr(super(), "track_started", None)
+        if wanted is None:
+            wanted = self.app.conf.task_track_started
+        if wanted and not request.is_eager and not (request.ignore_result or self.ignore_result):
+            gate.mark_started(self)
+        super().before_start(request.id, request.args, request.kwargs)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Publish; ``singleton=False`` or ``singleton=Singleton(...)`` overrides options for this run.
+
+        Raises:
+            ConfigurationError: for options that cannot be, or cannot travel in a message.
+        """
+        if "singleton" in options:
+            call = Singleton.from_option(options.pop("singleton"))
+            header = Carried(options=False if call is None else call).write()
+            options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+        return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
+
+    def apply(self, *args: Any, **options: Any) -> Any:
+        """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
+        options.pop("singleton", None)
+        result = super().apply(*args, **options)
+        if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
+            how = result._result.how  # noqa: SLF001
+            if how == SKIPPED:
+                error = Skipped(f"{self.name} was a duplicate")
+                return EagerResult(result.id, error, states.REVOKED, name=self.name)
+        return result
+
+
+def declared(task: Any) -> Singleton | None:
+    """Return the options a task was declared with; a function among them must not be bound as a method."""
+    return Singleton.from_option(inspect.getattr_static(task, "singleton", None))

@@ -1,0 +1,102 @@
+"""Reach every task of an app, however and whenever it is declared.
+
+Celery has no public hook that sees all of them: tasks come before and after `install`, from
+``shared_task``, with a base class of their own, by autodiscovery, and by ``task_annotations``. What all of
+them do is enter the app's task registry, so that is where this looks. The registry object itself must
+stay the same (Celery's tracer keeps a reference to it), therefore its class is changed and not the object.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from celery.app.task import Task
+from celery.utils.imports import symbol_by_name
+
+from singleflight.celery.request import SingletonRequest
+from singleflight.celery.runtime import key_rule
+from singleflight.celery.task import SingletonTask, declared
+from singleflight.errors import ConfigurationError
+from singleflight.flight import PREFIX
+from singleflight.policy import resolve
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from singleflight.celery.runtime import Runtime
+
+
+def watch_registry(app: Celery, runtime: Runtime) -> None:
+    """Upgrade the singleton tasks that an app has, and those it will get."""
+    registry = app._tasks  # noqa: SLF001 - the only place that sees every task
+    kind = type(registry)
+
+    class Registry(kind):  # type: ignore[misc,valid-type]
+        """The app's own registry, looking at each task that enters."""
+
+        def __setitem__(self, name: str, task: Any) -> None:
+            upgrade(task, runtime)
+            super().__setitem__(name, task)
+
+    Registry.__name__, Registry.__qualname__ = kind.__name__, kind.__qualname__
+    registry.__class__ = Registry
+    upgrade_all(app, runtime)
+
+
+def upgrade_all(app: Celery, runtime: Runtime) -> None:
+    """Look at every registered task again; safe to repeat."""
+    for task in list(app._tasks.values()):  # noqa: SLF001 - `app.tasks` would finalize the app
+        upgrade(task, runtime)
+
+
+def upgrade(task: Any, runtime: Runtime) -> None:
+    """Give a task that is declared a singleton our task and request classes, and check its options.
+
+    Raises:
+        ConfigurationError: for options that cannot be, naming the task.
+    """
+    cls = type(task)
+    if issubclass(cls, SingletonTask) or task.name.startswith("celery."):
+        return
+    try:
+        options = declared(task)
+        if options is None:
+            return
+        _check(task, options)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"task {task.name}: {error}") from None
+    base = symbol_by_name(cls.Request)
+    request = type(f"Singleton{base.__name__}", (SingletonRequest, base), {"__module__": base.__module__})
+    task.__class__ = type(
+        cls.__name__,
+        (SingletonTask, cls),
+        {
+            "__module__": cls.__module__,
+            "__doc__": cls.__doc__,
+            "Request": request,
+            "singleflight": runtime,
+            "singleflight_own_call": _has_own_call(cls),
+        },
+    )
+    task.__trace__ = None
+
+
+def _check(task: Any, options: Any) -> None:
+    policy = resolve(None, options, None)
+    if policy.at_most_one != "running" or policy.on_conflict == "join":
+        raise ConfigurationError(
+            f"at_most_one={policy.at_most_one!r} with on_conflict={policy.on_conflict!r} is not available for "
+            "Celery in this version; at_most_one='running' with skip, defer, coalesce or raise is"
+        )
+    for text in key_rule(PREFIX, task, policy).warnings():
+        warnings.warn(text, stacklevel=2)
+
+
+def _has_own_call(cls: type) -> bool:
+    for ancestor in cls.__mro__:
+        if ancestor is Task:
+            return False
+        if "__call__" in ancestor.__dict__:
+            return True
+    return False

@@ -1,0 +1,99 @@
+"""Pure decisions: what becomes of a refused run, how long it waits, when a lease is renewed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from singleflight.lease import Reason
+
+if TYPE_CHECKING:
+    from singleflight.lease import Busy
+    from singleflight.policy import Policy
+
+LONGEST_DEFERRAL = 15.0
+"""Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long."""
+
+PATIENCE = 3
+"""Deferrals after which a waiting run asks for a reservation, so that fresh runs cannot starve it."""
+
+SLOT_MARGIN = 10.0
+"""Seconds that a waiting slot outlives the countdown of its run: time for the message to be fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A refused run: how often and how long it has waited, and whether it can be a duplicate at all."""
+
+    run_id: str
+    deferrals: int = 0
+    waited: float = 0.0
+    """Seconds since the first deferral."""
+    kin: bool = False
+    """A redelivered message, a retry, or a child of the holder: meeting another run, it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A late copy of an ended run: acknowledge it, touch nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Let the same run come back after ``delay`` seconds (whole, at least 1)."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """End the run as a duplicate; ``gave_up`` if it had waited as long as it may."""
+
+    gave_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Let the run fail with a `Conflict`."""
+
+
+Step = Drop | Defer | Skip | Refuse
+
+
+def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step:
+    """Decide what becomes of a run whose claim was refused; ``jitter`` is a random number in [0, 1)."""
+    if busy.reason is Reason.FINISHED:
+        return Drop()
+    wait = Defer(deferral(waiter.deferrals, busy.retry_after, jitter))
+    if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
+        return wait
+    if policy.on_conflict == "raise":
+        return Refuse()
+    if policy.on_conflict == "skip" or (policy.on_conflict == "coalesce" and busy.waiting != waiter.run_id):
+        return Skip()
+    if policy.give_up_after is not None and waiter.waited >= policy.give_up_after:
+        return Skip(gave_up=True)
+    return wait
+
+
+def deferral(deferrals: int, retry_after: float, jitter: float) -> float:
+    """Return how long a run stays away after it has been deferred ``deferrals`` times before.
+
+    Whole seconds (quorum queues refuse fractions), at least 1 and at most `LONGEST_DEFERRAL`; growing by
+    half each time, never much beyond ``retry_after``, and spread by up to a quarter, so that waiters of one
+    key do not come in step.
+    """
+    grown = min(LONGEST_DEFERRAL, 1.5 ** min(deferrals, 10))
+    until_free = max(1.0, retry_after)
+    return float(max(1, math.ceil(min(grown, until_free) * (1 - jitter / 4))))
+
+
+def slot_wait(deferrals: int) -> float:
+    """Return for how many seconds a waiting run should ask for the slot before its next deferral."""
+    return deferral(deferrals, LONGEST_DEFERRAL, 0.0) + SLOT_MARGIN
+
+
+def renewal_interval(ttl: float) -> float:
+    """Return how many seconds lie between two renewals: two of them may fail before a lease lapses."""
+    return ttl / 3

@@ -1,0 +1,118 @@
+"""What happens to leases, one frozen event each, and the listener that writes them to the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from singleflight.lease import Holder
+
+    Listener = Callable[["Event"], None]
+
+logger = logging.getLogger("singleflight")
+
+
+class Kind(StrEnum):
+    """What happened."""
+
+    GRANTED = "granted"
+    TOOK_OVER = "took_over"
+    """Granted, and the holder before had died without giving the lease back."""
+    RELEASED = "released"
+    SKIPPED = "skipped"
+    DEFERRED = "deferred"
+    REFUSED = "refused"
+    """The publisher or the task got a `Conflict`."""
+    DROPPED = "dropped"
+    """A late copy of a run that has ended was acknowledged and nothing else."""
+    GAVE_UP = "gave_up"
+    """Skipped because ``give_up_after`` had passed."""
+    OBSERVED = "observed"
+    """Ran, although it would not have: ``enabled="observe"``."""
+    UNGUARDED = "unguarded"
+    """Ran without a lease: the store was away and ``on_store_error="run"``."""
+    LOST = "lost"
+    """The holder may not trust its lease any more while its body runs."""
+    REGAINED = "regained"
+    """The store confirmed a lease that had been mistrusted."""
+    RESTORED = "restored"
+    """The record had vanished (a flush, an empty replica) and was written back."""
+    STORE_ERROR = "store_error"
+    """The store did not answer; never counted as a conflict."""
+
+
+_LEVELS = {
+    Kind.GRANTED: logging.DEBUG,
+    Kind.RELEASED: logging.DEBUG,
+    Kind.SKIPPED: logging.INFO,
+    Kind.DEFERRED: logging.INFO,
+    Kind.REFUSED: logging.INFO,
+    Kind.DROPPED: logging.INFO,
+    Kind.OBSERVED: logging.INFO,
+}
+"""Everything else is trouble: WARNING."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened to one key."""
+
+    kind: Kind
+    task: str
+    """Task or lease name."""
+    key: str
+    """The short key: readable, and without argument values."""
+    run_id: str
+    token: str = ""
+    fence: int = 0
+    reason: str = ""
+    """Why: a `Reason`, an `Outcome`, or a sentence."""
+    holder: Holder | None = None
+    """Who holds the key, where somebody else does."""
+    age: float | None = None
+    """Seconds since the lease, or the run in the way, started."""
+    delay: float | None = None
+    """Seconds until a deferred run comes back."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.task}: run {self.run_id} {self.kind.replace('_', ' ')}", f"key {self.key}"]
+        if self.reason:
+            parts.append(self.reason)
+        if self.holder is not None:
+            parts.append(f"held by {self.holder}")
+        if self.age is not None:
+            parts.append(f"since {self.age:.1f} s")
+        if self.delay is not None:
+            parts.append(f"again in {self.delay:.0f} s")
+        return ", ".join(parts)
+
+
+def log(event: Event) -> None:
+    """Write an event to the logger ``singleflight``: ordinary skips at INFO, trouble at WARNING.
+
+    The record carries the event as ``record.singleflight``, for structured logging.
+    """
+    level = _LEVELS.get(event.kind, logging.WARNING)
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", event, extra={"singleflight": event})
+
+
+class Notify:
+    """Tells every listener; a listener's exception is logged and goes no further."""
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        """Take listeners to call after the log."""
+        self._listeners = (log, *listeners)
+
+    def __call__(self, event: Event) -> None:
+        """Pass one event on."""
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:  # a listener is the user's code, and must not break the user's task
+                logger.exception("singleflight listener %r failed", listener)
