@@ -1,0 +1,123 @@
+"""Leases in this process's memory: for tests, and for programs of one process.
+
+A record is a `Record` and the moment it is forgotten, in a dictionary behind one lock:
+1. take the lock and read the clock; 2. forget the record if its life is over; 3. let
+`singleflight.stores.record` decide; 4. write what it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from singleflight.stores import record as rules
+from singleflight.stores.base import REMEMBER, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from singleflight.lease import Busy, Granted
+    from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
+
+Answer = TypeVar("Answer")
+
+
+class MemoryStore:
+    """A `Store` for one process; safe to use from any thread.
+
+    Args:
+        clock: what the store goes by, epoch seconds; `singleflight.testing.FakeClock` in tests.
+        remember: seconds for which an ended run is recognised.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time, remember: float = REMEMBER) -> None:
+        self.remember = remember
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: dict[str, tuple[Record, int]] = {}
+        self._tidy_at = 64
+
+    @classmethod
+    def from_url(cls, url: str, *, timeout: float = 0, remember: float = REMEMBER) -> MemoryStore:
+        """Return the store of ``memory://name``: one per name and process; nothing here can time out."""
+        del timeout
+        with _named_lock:
+            return _named.setdefault(url.partition("://")[2].rstrip("/"), cls(remember=remember))
+
+    def claim(self, claim: Claim) -> Granted | Busy:
+        """See `Store.claim`."""
+        return self._change(
+            claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us)
+        )
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """See `Store.renew`."""
+        return [self._renew(renewal) for renewal in renewals]
+
+    def release(self, release: Release) -> bool:
+        """See `Store.release`."""
+        return self._change(release.key, lambda found, now_us: rules.release(found, release, now_us // 1000))
+
+    def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
+        """See `Store.queue`."""
+        return self._change(
+            key,
+            lambda found, now_us: rules.queue(
+                found, run_id, now_us // 1000, ttl_ms=ttl_ms, running_too=running_too
+            ),
+        )
+
+    def unqueue(self, key: str, run_id: str) -> bool:
+        """See `Store.unqueue`."""
+        return self._change(key, lambda found, now_us: rules.unqueue(found, run_id, now_us // 1000))
+
+    def evict(self, key: str) -> bool:
+        """See `Store.evict`."""
+        return self._change(key, lambda found, now_us: rules.evict(found, now_us // 1000))
+
+    def peek(self, key: str) -> Look | None:
+        """See `Store.peek`."""
+        with self._lock:
+            now_ms = int(self._clock() * 1000)
+            record, ends_ms = self._records.get(key, (None, 0))
+            if record is None or ends_ms <= now_ms:
+                return None
+            return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
+
+    def close(self) -> None:
+        """Nothing to close; what is remembered stays."""
+
+    def _renew(self, renewal: Renewal) -> Renewed:
+        return self._change(
+            renewal.key,
+            lambda found, now_us: rules.renew(
+                found, renewal, now_us // 1000, remember_ms=round(self.remember * 1000)
+            ),
+        )
+
+    def _change(
+        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        with self._lock:
+            now_us = int(self._clock() * 1_000_000)
+            now_ms = now_us // 1000
+            record, ends_ms = self._records.get(key, (None, 0))
+            changed, answer = decide(record if ends_ms > now_ms else None, now_us)
+            if changed is not None:
+                ends_ms = rules.life_ends(changed, now_ms, round(self.remember * 1000))
+                self._records[key] = (changed, ends_ms)
+                self._tidy(now_ms)
+            return answer
+
+    def _tidy(self, now_ms: int) -> None:
+        """Forget what is over whenever the records have doubled: cheap per write, bounded in all."""
+        if len(self._records) < self._tidy_at:
+            return
+        self._records = {key: kept for key, kept in self._records.items() if kept[1] > now_ms}
+        self._tidy_at = max(64, 2 * len(self._records))
+
+
+# The one piece of global state: `memory://name` means the same store all over a process.
+_named: dict[str, MemoryStore] = {}
+_named_lock = threading.Lock()

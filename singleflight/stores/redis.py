@@ -1,0 +1,277 @@
+"""Leases in Redis (6.2 or newer) or Valkey: one hash per key, changed by scripts that the server runs alone.
+
+The record's fields are listed in ``lua/prelude.lua``. Every operation is one round trip:
+1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script.
+2. The script reads the record and the server's clock, decides, writes, and sets the key's expiry.
+3. A connection that breaks or times out is tried once more: a claim is recognised by its token, the
+   other operations are the same twice as once. A renewal is not: the next beat is its retry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from singleflight.lease import Busy, Granted, Holder, Reason
+from singleflight.stores.base import REMEMBER, Look, Record, Renewed, Run
+from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
+from singleflight.stores.redis_options import address, make_client, options_from_client, options_from_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from singleflight.stores.base import Claim, Release, Renewal
+
+LEAST_TIMEOUT = 0.05
+"""Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """An operation as the server runs it."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def load(cls, operation: str) -> Script:
+        """Read ``lua/<operation>.lua`` with the prelude before it."""
+        folder = resources.files("singleflight.stores") / "lua"
+        text = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in ("prelude", operation))
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    def run(self, client: Any, key: str, arguments: Sequence[str | int]) -> Any:
+        """Run it on one key."""
+        try:
+            return client.execute_command("EVALSHA", self.sha, 1, key, *arguments)
+        except driver.NoScriptError:
+            return client.execute_command("EVAL", self.text, 1, key, *arguments)
+
+
+CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
+    Script.load, ("claim", "renew", "release", "queue", "unqueue", "evict", "peek")
+)
+
+
+class RedisStore:
+    """A `Store` in Redis or Valkey; safe to use from any thread and on both sides of a fork.
+
+    Args:
+        reach: a URL, or connection options of redis-py (host, port, db, username, password, ssl_*...).
+        timeout: seconds that one request may take, including its retry.
+        remember: seconds for which an ended run is recognised.
+    """
+
+    def __init__(
+        self, reach: str | Mapping[str, Any], *, timeout: float = 1.0, remember: float = REMEMBER
+    ) -> None:
+        self.remember = remember
+        self.timeout = timeout
+        self._options = options_from_url(reach) if isinstance(reach, str) else dict(reach)
+        self._address = address(self._options)
+        self._clients: dict[str, tuple[int, float, Any]] = {}
+
+    @classmethod
+    def from_url(
+        cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER, **options: Any
+    ) -> RedisStore:
+        """Open the store at a redis, rediss, valkey, valkeys, unix or redis+socket URL."""
+        return cls(options_from_url(url, **options), timeout=timeout, remember=remember)
+
+    @classmethod
+    def from_client(cls, client: Any, *, timeout: float = 1.0, remember: float = REMEMBER) -> RedisStore:
+        """Open a store on the server of a ready client, through connections of its own."""
+        return cls(options_from_client(client), timeout=timeout, remember=remember)
+
+    def claim(self, claim: Claim) -> Granted | Busy:
+        """See `Store.claim`."""
+        reply = self._ask(
+            CLAIM,
+            claim.key,
+            claim.run_id,
+            claim.attempt,
+            claim.token,
+            claim.ttl_ms,
+            claim.window_ms,
+            claim.holder,
+            "" if claim.after is None else f"={claim.after}",
+            claim.wait_ms,
+            int(claim.first),
+        )
+        if reply[0] == 0:
+            return _busy(reply)
+        _, fence, took_over, started_ms, opens_ms = reply
+        return Granted(fence, bool(took_over), started_ms, opens_ms)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """See `Store.renew`.
+
+        All go out in one pipeline, on a connection that no other request can hold up. A key that holds no
+        record of ours (another version, another type) is LOST to its holder and does not hinder the others.
+        """
+        if not renewals:
+            return []
+        shortest = min(renewal.ttl_ms for renewal in renewals) / 1000
+        timeout = min(self.timeout, max(shortest / 10, LEAST_TIMEOUT))
+        client = self._client("renewals", timeout)
+        with self._translating(client, renewals[0].key):
+            answers = self._pipeline(client, "EVALSHA", RENEW.sha, renewals)
+            forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
+            again = self._pipeline(client, "EVAL", RENEW.text, [renewals[i] for i in forgotten])
+            for i, answer in zip(forgotten, again, strict=True):
+                answers[i] = answer
+            return [_renewed(answer) for answer in answers]
+
+    def release(self, release: Release) -> bool:
+        """See `Store.release`."""
+        return bool(
+            self._ask(
+                RELEASE,
+                release.key,
+                release.run_id,
+                release.attempt,
+                release.token,
+                release.outcome,
+                release.grace_ms,
+                release.again_ms,
+                int(release.began),
+            )
+        )
+
+    def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
+        """See `Store.queue`."""
+        reply = self._ask(QUEUE, key, run_id, ttl_ms, int(running_too))
+        return None if reply[0] else _busy(reply)
+
+    def unqueue(self, key: str, run_id: str) -> bool:
+        """See `Store.unqueue`."""
+        return bool(self._ask(UNQUEUE, key, run_id))
+
+    def evict(self, key: str) -> bool:
+        """See `Store.evict`."""
+        return bool(self._ask(EVICT, key))
+
+    def peek(self, key: str) -> Look | None:
+        """See `Store.peek`."""
+        reply = self._ask(PEEK, key)
+        if not reply:
+            return None
+        now_ms, remaining_ms, *fields = reply
+        return Look(_record(fields), now_ms, remaining_ms)
+
+    def close(self) -> None:
+        """Close the connections of this process; the store may be used again afterwards."""
+        clients, self._clients = self._clients, {}
+        for pid, _, client in clients.values():
+            if pid == os.getpid():
+                client.connection_pool.disconnect()
+
+    def _test_clock(self) -> str:
+        """Microseconds of another clock; always empty but in tests."""
+        return ""
+
+    def _arguments(self, *own: str | int) -> tuple[str | int, ...]:
+        return (round(self.remember * 1000), self._test_clock(), *own)
+
+    def _ask(self, script: Script, key: str, *own: str | int) -> Any:
+        # Half the time for each of two tries, so that both together keep the caller's timeout.
+        client = self._client("requests", self.timeout / 2)
+        arguments = self._arguments(*own)
+        with self._translating(client, key):
+            try:
+                return script.run(client, key, arguments)
+            except (driver.ConnectionError, driver.TimeoutError) as error:
+                if permanent(error) or code_of(error) in PASSING:
+                    raise
+                client.connection_pool.disconnect(inuse_connections=False)
+                return script.run(client, key, arguments)
+
+    def _pipeline(self, client: Any, command: str, script: str, renewals: Sequence[Renewal]) -> list[Any]:
+        pipeline = client.pipeline(transaction=False)
+        for one in renewals:
+            arguments = self._arguments(
+                one.run_id,
+                one.attempt,
+                one.token,
+                one.fence,
+                one.ttl_ms,
+                one.started_ms,
+                one.opens_ms,
+                one.age_ms,
+                one.holder,
+            )
+            pipeline.execute_command(command, script, 1, one.key, *arguments)
+        return list(pipeline.execute(raise_on_error=False))
+
+    def _client(self, purpose: str, timeout: float) -> Any:
+        """Return this process's client; a forked child makes its own and leaves the parent's alone."""
+        pid = os.getpid()
+        made = self._clients.get(purpose)
+        if made is None or made[:2] != (pid, timeout):
+            made = self._clients[purpose] = (pid, timeout, make_client(self._options, timeout))
+        return made[2]
+
+    @contextmanager
+    def _translating(self, client: Any, key: str) -> Iterator[None]:
+        """Turn the driver's errors into ours; after one, no connection is trusted any more.
+
+        That holds for an exception from outside too, such as a time limit that strikes between request
+        and reply: the next request would read the reply of this one.
+        """
+        try:
+            yield
+        except BaseException as error:
+            client.connection_pool.disconnect(inuse_connections=False)
+            if isinstance(error, driver.RedisError | OSError):
+                raise translated(error, self._address, key) from error
+            raise
+
+
+def _busy(reply: Sequence[Any]) -> Busy:
+    _, reason, run_id, retry_ms, holder, started_ms, resumed, waiting, ended = reply
+    return Busy(
+        Reason(reason.decode()),
+        run_id.decode(),
+        retry_ms / 1000,
+        holder=Holder.decode(holder.decode()),
+        since=started_ms / 1000 if started_ms else None,
+        resumed=bool(resumed),
+        waiting=waiting.decode(),
+        ended=bool(ended),
+    )
+
+
+def _renewed(answer: Any) -> Renewed:
+    if isinstance(answer, Exception):
+        if code_of(answer) in ("RECORDVERSION", "WRONGTYPE"):
+            return Renewed.LOST
+        raise answer
+    return Renewed(answer.decode())
+
+
+def _record(fields: Sequence[Any]) -> Record:
+    found = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
+    text = {name: value.decode() for name, value in found.items() if isinstance(value, bytes)}
+    return Record(
+        token=text["token"],
+        run_id=text["run"],
+        fence=found["fence"],
+        held=bool(found["held"]),
+        expires_ms=found["expires_ms"],
+        ttl_ms=found["ttl_ms"],
+        started_ms=found["started_ms"],
+        opens_ms=found["opens_ms"],
+        outcome=text["outcome"],
+        holder=text["holder"],
+        runs=tuple(
+            Run(run, attempt, bool(ended)) for run, attempt, ended in json.loads(text["runs"] or "[]")
+        ),
+        slot=text["slot"],
+        slot_expires_ms=found["slot_expires_ms"],
+        first=bool(found["first"]),
+    )

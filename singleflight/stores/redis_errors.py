@@ -1,0 +1,103 @@
+"""What the errors of redis-py and of the server mean to whoever asked for a lease."""
+
+from __future__ import annotations
+
+import re
+
+from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.stores.base import RECORD_VERSION
+
+try:
+    from redis import exceptions
+except ImportError as error:
+    raise ConfigurationError(
+        'this store needs the package redis: pip install "singleflight-tasks[redis]"'
+    ) from error
+
+driver = exceptions
+"""The errors of redis-py, for those who need the package to be there."""
+
+COMMANDS = ("evalsha", "eval", "time", "hgetall", "hset", "hdel", "pexpire", "pttl")
+"""All that a restricted user must be allowed, on the keys of the prefix."""
+
+PASSING = {
+    "READONLY": "the server is a replica",
+    "LOADING": "the server is loading its data",
+    "MASTERDOWN": "the replica has lost its primary",
+    "BUSY": "the server is busy with a script",
+    "TRYAGAIN": "the cluster is moving the key",
+    "CLUSTERDOWN": "the cluster is down",
+    "NOREPLICAS": "too few replicas are connected",
+    "MISCONF": "the server cannot save its data to disk",
+}
+"""Codes that say: not this server, or not now. A new connection may reach one that can."""
+
+# Redis 6.2 wraps the error of a command in a script: "ERR Error running script (...): ... -CODE text".
+_CODE = re.compile(r"^(?:ERR Error running script.* -)?([A-Z]{3,})\b", re.DOTALL)
+_COMMAND = re.compile(r"'([a-z|]+)' command")
+
+
+def code_of(error: BaseException) -> str:
+    """Return the server's code, such as READONLY; empty if the error is not the server's."""
+    names = {
+        driver.ReadOnlyError: "READONLY",
+        driver.BusyLoadingError: "LOADING",
+        driver.NoPermissionError: "NOPERM",
+    }
+    for kind, name in names.items():
+        if isinstance(error, kind):
+            return name
+    found = _CODE.match(str(error))
+    return found[1] if found else ""
+
+
+def permanent(error: BaseException) -> bool:
+    """Return whether trying again cannot help."""
+    return bool(_fault(error, ""))
+
+
+def translated(error: BaseException, address: str, key: str) -> SingleflightError:
+    """Return the error to raise from a driver's one; the text names the server, never a password."""
+    if fault := _fault(error, key):
+        return ConfigurationError(f"store {address}: {fault}")
+    return StoreUnavailable(f"store {address} {_trouble(error, key)}")
+
+
+def _fault(error: BaseException, key: str) -> str:
+    """Return what is wrong for good, and what to do about it; empty if nothing is."""
+    code, text = code_of(error), str(error)
+    if isinstance(error, driver.AuthenticationError) or code in ("NOAUTH", "WRONGPASS"):
+        return f"user or password refused ({text}); correct them in the store's URL"
+    if isinstance(error, driver.AuthorizationError) or code == "NOPERM":
+        return _missing_right(text, key)
+    if code == "RECORDVERSION":
+        return (
+            f"{key} was written by another version of singleflight (record version {text.rpartition(' ')[2]}, "
+            f"this one reads {RECORD_VERSION}); use one version everywhere, or another prefix"
+        )
+    if code == "WRONGTYPE":
+        return f"{key} is no lease but something else's key; choose another prefix"
+    if "unknown command" in text.lower():
+        return f"the server lacks a command ({text}); needed are {', '.join(COMMANDS)}"
+    return ""
+
+
+def _trouble(error: BaseException, key: str) -> str:
+    """Return what is wrong for now."""
+    code, text = code_of(error), str(error)
+    if code == "OOM":
+        return (
+            f"is full and does not grant {key}, while renewals and releases go on: "
+            "raise maxmemory, or free memory"
+        )
+    if code in PASSING:
+        return f"cannot decide about {key} now: {PASSING[code]} ({text})"
+    return f"gave no answer about {key}: {text or type(error).__name__}"
+
+
+def _missing_right(text: str, key: str) -> str:
+    found = _COMMAND.search(text)
+    missing = f"the command {found[1].upper()}" if found else "a command or a key"
+    rights = " ".join(f"+{command}" for command in COMMANDS)
+    pattern = f"~{key.partition(':')[0]}:*"
+    return f"the user may not use {missing} on {key} ({text}); grant it {rights} {pattern}"

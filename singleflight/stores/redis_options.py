@@ -1,0 +1,113 @@
+"""How to reach a Redis or Valkey server: a URL or a ready client, as connection options of redis-py.
+
+Only what says *where* the server is and *who* asks is taken over. How to talk to it (timeouts, retries,
+decoding, protocol) is the store's own business, whatever the URL or the client say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from redis import connection
+
+from singleflight.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Where the server is and who asks; options that start with ssl_ belong to it too.
+REACH = {
+    *("host", "port", "path", "db", "username", "password", "credential_provider", "client_name"),
+    *("connection_class", "redis_connect_func"),
+    *("socket_keepalive", "socket_keepalive_options", "socket_type"),
+}
+# How to talk to it: accepted in a URL, because brokers have them there, and not taken over.
+OWN = {
+    *("decode_responses", "encoding", "encoding_errors", "protocol"),
+    *("socket_timeout", "socket_connect_timeout", "timeout", "health_check_interval", "max_connections"),
+    *("retry", "retry_on_error", "retry_on_timeout"),
+}
+SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}
+# Celery's spelling in result backend URLs.
+CERTIFICATES = {"CERT_NONE": "none", "CERT_OPTIONAL": "optional", "CERT_REQUIRED": "required"}
+
+
+def options_from_url(url: str, **more: Any) -> dict[str, Any]:
+    """Return the connection options that a URL names; ``more`` adds to them.
+
+    Raises:
+        ConfigurationError: for an option that no connection has, or a URL that cannot be read.
+    """
+    parts = urlsplit(url)
+    query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
+    scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    try:
+        options = connection.parse_url(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}") | more
+    except ValueError as error:
+        raise ConfigurationError(f"the {parts.scheme}:// URL of the store cannot be read: {error}") from error
+    for name in sorted(set(options) - REACH - OWN):
+        if not name.startswith("ssl_"):
+            raise ConfigurationError(f"{name}={options[name]!r} is not an option of a Redis store; remove it")
+    return _reaching(options)
+
+
+def options_from_client(client: Any) -> dict[str, Any]:
+    """Return the connection options of a ready redis-py or valkey-py client.
+
+    Raises:
+        ConfigurationError: for a client that does not talk to one plain server.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or not isinstance(getattr(pool, "connection_kwargs", None), dict):
+        raise ConfigurationError(
+            f"{type(client).__module__}.{type(client).__qualname__} is no client of one Redis server: "
+            "pass a redis.Redis, or a URL such as redis://host:6379/0"
+        )
+    options = dict(pool.connection_kwargs)
+    made_by = pool.connection_class
+    if isinstance(made_by, type) and issubclass(
+        made_by, connection.Connection | connection.UnixDomainSocketConnection
+    ):
+        options["connection_class"] = made_by
+    elif "path" in options:
+        options["connection_class"] = connection.UnixDomainSocketConnection
+    elif any(base.__name__ == "SSLConnection" for base in getattr(made_by, "__mro__", ())):
+        options["connection_class"] = connection.SSLConnection
+    return _reaching(options)
+
+
+def address(options: Mapping[str, Any]) -> str:
+    """Return where the server is, without user and password, for messages."""
+    where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    return f"{where}/{options.get('db') or 0}"
+
+
+def make_client(options: Mapping[str, Any], timeout: float) -> Any:
+    """Return a client with a pool of its own that waits at most ``timeout`` seconds and never retries."""
+    own: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "decode_responses": False,
+        "health_check_interval": 0,
+        "retry_on_timeout": False,
+        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+    }
+    if _KNOWS_RESP3:
+        # RESP2 needs no HELLO, which a restricted user may not be allowed.
+        own["protocol"] = 2
+    elif "path" in options:
+        del own["socket_connect_timeout"]
+    return redis.Redis(connection_pool=redis.ConnectionPool(**{**options, **own}))
+
+
+_KNOWS_RESP3 = int(redis.__version__.partition(".")[0]) >= 5  # noqa: PLR2004 - redis-py 5.0 brought it
+
+
+def _reaching(options: Mapping[str, Any]) -> dict[str, Any]:
+    reach = {name: value for name, value in options.items() if name in REACH or name.startswith("ssl_")}
+    certificates = reach.get("ssl_cert_reqs")
+    if certificates in CERTIFICATES:
+        reach["ssl_cert_reqs"] = CERTIFICATES[certificates]
+    return reach
