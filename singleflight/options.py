@@ -77,7 +77,7 @@ def _name(option: str, value: object) -> str:
 
 
 def _by(option: str, value: object) -> By:
-    if value == "*" and isinstance(value, str):
+    if isinstance(value, str) and value == "*":
         return "*"
     if isinstance(value, list | tuple | AbstractSet):
         names = tuple(value)
@@ -86,7 +86,7 @@ def _by(option: str, value: object) -> By:
     elif callable(value) and not isinstance(value, type):
         return value
     else:
-        raise refusal(option, value, "is no parameter name, sequence of names, '*' or function; see `by`")
+        raise refusal(option, value, "is no choice of arguments; write by='user_id', by=('a', 'b') or by='*'")
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
             remedy = (
