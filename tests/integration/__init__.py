@@ -1,0 +1,1 @@
+"""Real workers, beats and brokers as processes, with their faults."""

