@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import ConfigurationError
@@ -27,6 +26,9 @@ def open_store(
     Raises:
         ConfigurationError: for an unknown scheme, or a driver that is not installed.
     """
+    # Here, because it alone would be a third of the time that `import singleflight` takes.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
     scheme = url.partition("://")[0].lower()
     for entry in entry_points(group="singleflight.stores", name=scheme):
         store: Store = entry.load()(url, timeout=timeout, remember=remember, **options)
