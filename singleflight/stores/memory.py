@@ -79,7 +79,7 @@ class MemoryStore:
     def peek(self, key: str) -> Look | None:
         """See `Store.peek`."""
         with self._lock:
-            now_ms = int(self._clock() * 1000)
+            now_ms = self._now_us() // 1000
             record, ends_ms = self._records.get(key, (None, 0))
             if record is None or ends_ms <= now_ms:
                 return None
@@ -100,7 +100,7 @@ class MemoryStore:
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
     ) -> Answer:
         with self._lock:
-            now_us = int(self._clock() * 1_000_000)
+            now_us = self._now_us()
             now_ms = now_us // 1000
             record, ends_ms = self._records.get(key, (None, 0))
             changed, answer = decide(record if ends_ms > now_ms else None, now_us)
@@ -109,6 +109,9 @@ class MemoryStore:
                 self._records[key] = (changed, ends_ms)
                 self._tidy(now_ms)
             return answer
+
+    def _now_us(self) -> int:
+        return round(self._clock() * 1_000_000)
 
     def _tidy(self, now_ms: int) -> None:
         """Forget what is over whenever the records have doubled: cheap per write, bounded in all."""

@@ -71,9 +71,10 @@ def _fault(error: BaseException, key: str) -> str:
     if isinstance(error, driver.AuthorizationError) or code == "NOPERM":
         return _missing_right(text, key)
     if code == "RECORDVERSION":
+        version = text.rpartition(" ")[2]
         return (
-            f"{key} was written by another version of singleflight (record version {text.rpartition(' ')[2]}, "
-            f"this one reads {RECORD_VERSION}); use one version everywhere, or another prefix"
+            f"{key} has record version {version}, this singleflight reads {RECORD_VERSION}; "
+            "use one version everywhere, or another prefix"
         )
     if code == "WRONGTYPE":
         return f"{key} is no lease but something else's key; choose another prefix"

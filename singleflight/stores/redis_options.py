@@ -43,8 +43,9 @@ def options_from_url(url: str, **more: Any) -> dict[str, Any]:
     parts = urlsplit(url)
     query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
     scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    parse: Any = connection.parse_url
     try:
-        options = connection.parse_url(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}") | more
+        options = parse(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}") | more
     except ValueError as error:
         raise ConfigurationError(f"the {parts.scheme}:// URL of the store cannot be read: {error}") from error
     for name in sorted(set(options) - REACH - OWN):
