@@ -1,0 +1,1 @@
+"""Tests by layer: unit, stores, integration, scenarios, packaging."""
