@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -240,7 +239,7 @@ def _integer(value: int) -> bytes:
 def _float(value: float) -> bytes:
     if value.is_integer():
         return _integer(int(value))
-    return b"fnan;" if math.isnan(value) else b"f%b;" % value.hex().encode()
+    return b"f%b;" % value.hex().encode()  # every NaN is "nan"
 
 
 def _decimal(value: Decimal) -> bytes:
@@ -248,7 +247,7 @@ def _decimal(value: Decimal) -> bytes:
         return b"dnan;"
     # By hand: Decimal.normalize() would round to the caller's context.
     sign, digits, exponent = value.as_tuple()
-    number = "".join(map(str, digits)).lstrip("0")
+    number = "".join(map(str, digits))
     significant = number.rstrip("0")
     if isinstance(exponent, int):
         exponent = exponent + len(number) - len(significant) if significant else 0

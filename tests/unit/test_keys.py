@@ -351,8 +351,15 @@ def test_an_unknown_parameter_name_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     "by",
-    [lambda: 1, lambda account: account, lambda other, **_: other, lambda account, /, **_: account, dict.get],
-    ids=["takes nothing", "takes too few", "wants another", "positional only", "builtin"],
+    [
+        lambda: 1,
+        lambda account: account,
+        lambda account, item, rest, note: (account, item, rest, note),
+        lambda other, **_: other,
+        lambda account, /, **_: account,
+        dict.get,
+    ],
+    ids=["takes nothing", "takes too few", "takes no extras", "wants another", "positional only", "builtin"],
 )
 def test_a_callable_that_cannot_take_the_parameters_is_refused(by: Any) -> None:
     """A `by` that would fail at every call is found at declaration."""
@@ -529,6 +536,8 @@ APART: list[object] = [
     "\ud83d\ude42",
     "🙂",
     "\ud83d",
+    "\ud83e",
+    "?",
     "\u00e9",
     "e\u0301",
     b"",
@@ -563,6 +572,7 @@ APART: list[object] = [
     timedelta.min,
     Colour.RED,
     Colour.BLUE,
+    Enum("Colour", {"RED": "red"}, module="elsewhere", qualname="Colour")["RED"],
     Shade.RED,
     "red",
     Level.LOW,

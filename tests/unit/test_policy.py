@@ -342,6 +342,10 @@ def test_an_inherited_option_gives_way_to_a_more_specific_choice() -> None:
     assert resolve(Singleton(on_conflict="raise"), waits).skip_result is UNSET
     assert resolve(None, Singleton(on_conflict="raise"), waits).give_up_after is None
 
+    two = Singleton(at_most_one="waiting_and_running", give_up_after=5)
+
+    assert resolve(Singleton(at_most_one="running"), two).give_up_after is None
+
 
 def test_the_one_that_waits_may_give_up() -> None:
     """With one waiting and one running, something waits even if further ones are skipped."""
@@ -386,6 +390,23 @@ OPTIONS = st.builds(
 def test_options_come_out_of_a_json_header_as_they_went_in(options: Singleton) -> None:
     """A call's own options travel in the message without loss."""
     assert Singleton.from_header(json.loads(json.dumps(options.to_header()))) == options
+
+
+def test_a_header_holds_only_what_was_given_in_types_of_json() -> None:
+    """Message headers carry no tuples and no timedeltas, and nothing that nobody wrote."""
+    header = Singleton(by="a", ttl=timedelta(seconds=2), max_hold=None).to_header()
+
+    assert header == {"by": ["a"], "ttl": 2.0, "max_hold": None}
+
+
+def test_a_skip_result_too_deep_for_json_cannot_travel() -> None:
+    """The encoder's own limit ends in a message, not in a crash."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    with pytest.raises(ConfigurationError, match="skip_result of type list"):
+        Singleton(skip_result=deep).to_header()
 
 
 def test_a_callable_cannot_travel() -> None:
