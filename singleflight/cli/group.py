@@ -1,0 +1,16 @@
+"""The Click group that every command of ``singleflight`` belongs to."""
+
+from __future__ import annotations
+
+import click
+
+from singleflight.cli.demo.command import demo
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="singleflight-tasks", prog_name="singleflight")
+def group() -> None:
+    """One run at a time, on every worker and every replica."""
+
+
+group.add_command(demo)
