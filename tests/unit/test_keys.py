@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singleflight.errors import ConfigurationError
@@ -27,6 +27,10 @@ from singleflight.keys import MAX_DEPTH, MAX_KEY, MAX_PREFIX, KeyRule, lease_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no counterexample."""
 
 
 def rule_of(function: Callable[..., object], **options: Any) -> KeyRule:
@@ -156,6 +160,7 @@ def rewritten(value: object) -> object:  # noqa: PLR0911 - one rule for each kin
 # --- properties ---------------------------------------------------------------------------------------
 
 
+@UNHURRIED
 @given(VALUES, VALUES)
 def test_two_values_share_a_key_exactly_if_they_mean_the_same(one: object, other: object) -> None:
     """Neither distinct work is merged nor equal work kept apart, over all kinds of values."""
@@ -164,6 +169,7 @@ def test_two_values_share_a_key_exactly_if_they_mean_the_same(one: object, other
     assert (key_of(one) == key_of(other)) is same
 
 
+@UNHURRIED
 @given(SMALL, SMALL)
 def test_look_alikes_share_a_key_exactly_if_they_mean_the_same(one: object, other: object) -> None:
     """The same from a handful of values that resemble each other, so that near misses are met often."""
@@ -172,12 +178,14 @@ def test_look_alikes_share_a_key_exactly_if_they_mean_the_same(one: object, othe
     assert (key_of(one) == key_of(other)) is same
 
 
+@UNHURRIED
 @given(VALUES)
 def test_order_and_class_of_containers_do_not_matter(value: object) -> None:
     """Mappings and sets in any order, lists as tuples and whole floats as ints are the same work."""
     assert key_of(value) == key_of(rewritten(value))
 
 
+@UNHURRIED
 @given(st.lists(TRICKY, max_size=4), st.lists(TRICKY, max_size=4))
 def test_text_cannot_imitate_the_borders_between_values(one: list[str], other: list[str]) -> None:
     """Texts full of tags, digits and delimiters stay what they are, in lists, mappings and sets."""
@@ -187,6 +195,7 @@ def test_text_cannot_imitate_the_borders_between_values(one: list[str], other: l
     assert (key_of(pairs) == key_of(others)) is (pairs == others)
 
 
+@UNHURRIED
 @given(TRICKY.filter(str.strip), TRICKY.filter(str.strip), TRICKY, TRICKY)
 def test_name_and_argument_cannot_be_shifted_into_each_other(a: str, b: str, x: str, y: str) -> None:
     """Two calls share a key only if both the name and the argument are equal."""
@@ -196,6 +205,7 @@ def test_name_and_argument_cannot_be_shifted_into_each_other(a: str, b: str, x: 
     assert (first == second) is ((a, x) == (b, y))
 
 
+@UNHURRIED
 @given(
     st.text(alphabet=st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=MAX_PREFIX),
     st.text(min_size=1, max_size=400).filter(str.strip),
@@ -216,6 +226,7 @@ def test_every_key_is_short_printable_and_ends_in_a_hash_tag(prefix: str, name: 
     assert len(bytes.fromhex(tag[1:-1])) == 16
 
 
+@UNHURRIED
 @given(
     st.lists(st.integers(-2, 2), max_size=5), st.dictionaries(st.sampled_from("abcde"), st.integers(-2, 2))
 )

@@ -13,12 +13,15 @@ from fractions import Fraction
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singleflight.errors import ConfigurationError
 from singleflight.options import LONGEST, AtMostOne, OnConflict, OnLost, OnStoreError
 from singleflight.policy import BUILT_IN, EFFECTS, REFUSED, UNSET, Policy, Singleton, resolve
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no counterexample."""
 
 DURATIONS = ["window", "ttl", "give_up_after", "max_hold"]
 CHOICES = {
@@ -240,6 +243,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@UNHURRIED
 @given(st.dictionaries(st.sampled_from(sorted(VALUES)), st.sets(st.integers(0, 2), min_size=1)))
 def test_each_option_is_decided_by_the_first_layer_that_gives_it(given_in: dict[str, set[int]]) -> None:
     """Call before task before defaults before built in, option by option."""
@@ -386,6 +390,7 @@ OPTIONS = st.builds(
 )
 
 
+@UNHURRIED
 @given(OPTIONS)
 def test_options_come_out_of_a_json_header_as_they_went_in(options: Singleton) -> None:
     """A call's own options travel in the message without loss."""
