@@ -80,9 +80,10 @@ class MemoryStore:
         """See `Store.peek`."""
         with self._lock:
             now_ms = self._now_us() // 1000
-            record, ends_ms = self._records.get(key, (None, 0))
-            if record is None or ends_ms <= now_ms:
+            record = self._find(key, now_ms)
+            if record is None:
                 return None
+            ends_ms = self._records[key][1]
             return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
 
     def close(self) -> None:
@@ -102,13 +103,20 @@ class MemoryStore:
         with self._lock:
             now_us = self._now_us()
             now_ms = now_us // 1000
-            record, ends_ms = self._records.get(key, (None, 0))
-            changed, answer = decide(record if ends_ms > now_ms else None, now_us)
+            changed, answer = decide(self._find(key, now_ms), now_us)
             if changed is not None:
                 ends_ms = rules.life_ends(changed, now_ms, round(self.remember * 1000))
                 self._records[key] = (changed, ends_ms)
                 self._tidy(now_ms)
             return answer
+
+    def _find(self, key: str, now_ms: int) -> Record | None:
+        record, ends_ms = self._records.get(key, (None, 0))
+        if ends_ms <= now_ms:
+            # For good: a clock that steps back afterwards brings nothing back.
+            self._records.pop(key, None)
+            return None
+        return record
 
     def _now_us(self) -> int:
         return round(self._clock() * 1_000_000)
