@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.integration.conftest import keys_without_expiry
 from tests.support.bodylog import of_key, overlaps, starts
+from tests.support.child import MARK, Child, survivors
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_celery import CeleryTestSetup
+    from pytest_celery import CeleryTestSetup, RedisTestBroker
 
     from tests.support.beats import Beat
     from tests.support.bodylog import BodyLog
@@ -110,3 +113,36 @@ def test_a_stopped_worker_is_ended_with_its_group(celery_setup: CeleryTestSetup)
 
     assert not worker.alive
     assert not worker.pool()
+
+
+def test_a_child_that_lost_its_parent_is_found_and_ended_with_the_group(tmp_path: Path) -> None:
+    """A process whose parent is gone is still among the survivors, and ends with its group."""
+    mark = os.environ[MARK]
+    child = Child(["sh", "-c", "sleep 300 & echo up; exit 3"], log=tmp_path / "log", ready="up")
+    assert child.wait() == 3
+    orphans = [process for process in survivors(mark) if process.cmdline() == ["sleep", "300"]]
+
+    child.kill()
+
+    assert len(orphans) == 1
+    assert not [process for process in survivors(mark) if process.pid == orphans[0].pid]
+
+
+def test_a_program_that_ends_instead_of_starting_fails_the_wait_with_its_log(tmp_path: Path) -> None:
+    """Waiting for a program that has ended stops at once and shows what it printed."""
+    child = Child(["sh", "-c", "echo no such option"], log=tmp_path / "log", ready="up")
+
+    with pytest.raises(AssertionError, match="ended with 0:\nno such option"):
+        child.wait_ready()
+
+
+def test_a_key_without_expiry_is_found(celery_broker: RedisTestBroker) -> None:
+    """Of the server's keys, the check that ends every test names ours that would stay for ever."""
+    with celery_broker.container.client as client:
+        client.set("singleflight:{a}", "1")
+        client.set("singleflight:{b}", "1", ex=60)
+        client.set("celery", "1")
+        found = keys_without_expiry(celery_broker.container)
+        client.delete("singleflight:{a}")
+
+    assert found == ["singleflight:{a}"]
