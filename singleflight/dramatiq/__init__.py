@@ -1,0 +1,34 @@
+"""singleflight for Dramatiq: ``install(broker)``, and actors declared ``singleton=...`` take a lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from singleflight.dramatiq import order
+from singleflight.dramatiq.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
+from singleflight.dramatiq.middleware import Singleflight
+
+if TYPE_CHECKING:
+    from dramatiq import Broker
+
+    from singleflight.stores.base import Store
+
+__all__ = ["ConfigurationError", "Conflict", "LeaseLost", "Singleflight", "StoreUnavailable", "install"]
+
+
+def install(broker: Broker, store: Store | str | None = None, **options: Any) -> Singleflight:
+    """Let a broker's actors be singletons; call it before they are declared.
+
+    Puts a `Singleflight` right behind `AgeLimit`, where it belongs.
+
+    Args:
+        broker: the Dramatiq broker.
+        store: a store or its URL. Built in: the broker's Redis; with a stub broker, this process's memory.
+        options: see `Singleflight`.
+
+    Raises:
+        ConfigurationError: for a value that cannot be.
+    """
+    middleware = Singleflight(store, **options)
+    order.place(broker, middleware)
+    return middleware

@@ -1,0 +1,79 @@
+"""One arrival of one run's message at one worker, and the option ``singleton=`` of a single message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from singleflight.carried import Carried
+from singleflight.flight import new_token
+from singleflight.policy import Singleton
+
+if TYPE_CHECKING:
+    from dramatiq.broker import MessageProxy
+
+OPTION = "singleflight"
+"""The message option with all that a run carries of ours; standard JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a message says about its run."""
+
+    run_id: str
+    attempt: int
+    token: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    carried: Carried
+    kin: bool
+    """A retry, a redelivery, or deferred as one of these: never a duplicate."""
+
+    @classmethod
+    def read(cls, message: MessageProxy) -> Delivery:
+        """Read a message as a worker got it, decoded, and mint the delivery's token.
+
+        Raises:
+            ConfigurationError: if it carries options that cannot be.
+        """
+        carried = Carried.read(message.options.get(OPTION))
+        attempt = retries(message)
+        return cls(
+            run_id=message.message_id,
+            attempt=attempt,
+            token=new_token(),
+            args=message.args,
+            kwargs=message.kwargs,
+            carried=carried,
+            # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
+            kin=bool(attempt or carried.kin or getattr(message, "redelivered", False)),
+        )
+
+
+def retries(message: MessageProxy) -> int:
+    """Return how often Dramatiq has retried a message."""
+    return int(message.options.get("retries") or 0)
+
+
+def carry(options: dict[str, Any]) -> None:
+    """Turn ``singleton=`` among a message's options, and those of messages inside, into what can travel.
+
+    Raises:
+        ConfigurationError: for options that cannot be, or cannot travel in a message.
+    """
+    if "singleton" in options:
+        call = Singleton.from_option(options.pop("singleton"))
+        write(options, Carried(options=False if call is None else call))
+    inside = [options.get("pipe_target"), *(options.get("group_completion_callbacks") or ())]
+    for message in inside:
+        if message is not None:
+            carry(message["options"])
+
+
+def write(options: dict[str, Any], carried: Carried) -> None:
+    """Put into a message's options what its run carries."""
+    header = carried.write()
+    if header:
+        options[OPTION] = header
+    else:
+        options.pop(OPTION, None)

@@ -1,0 +1,114 @@
+"""How a delivery ends that does not run: skipped, deferred or dropped, so that nobody waits in vain."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dramatiq import Message
+from dramatiq.errors import ActorNotFound
+from dramatiq.middleware import GroupCallbacks, MiddlewareError
+from dramatiq.results import Results
+
+from singleflight.dramatiq.delivery import write
+from singleflight.dramatiq.errors import Ended
+from singleflight.errors import Skipped
+from singleflight.events import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dramatiq import Broker
+    from dramatiq.broker import MessageProxy
+
+    from singleflight.carried import Carried
+
+LONGEST_PAUSE = 5.0
+"""Seconds between two tries to hand a deferred message to a broker that is away."""
+
+
+def drop(message: MessageProxy, why: str) -> NoReturn:
+    """End a late copy of a run that has ended: acknowledged, and nothing else is touched."""
+    _keep_result(message)
+    raise Ended(why)
+
+
+def defer(broker: Broker, message: MessageProxy, carried: Carried, delay: float) -> NoReturn:
+    """Enqueue the same message again, to arrive ``delay`` seconds later, and end this delivery.
+
+    Id, arguments, options, flow and the count of retries stay as they are: a deferral is no retry. While
+    the broker is away this waits for it, as Dramatiq does with an acknowledgement: giving up would
+    lose the message. If the process ends meanwhile, the broker delivers the message again.
+    """
+    copy = message.copy()
+    write(copy.options, carried)
+    pause = 0.5
+    while True:
+        try:
+            broker.enqueue(copy, delay=round(delay * 1000))
+        except MiddlewareError:
+            raise  # another middleware has refused the message: its word
+        except Exception as error:  # noqa: BLE001 - brokers raise what their drivers raise
+            logger.warning("singleflight: %s not deferred yet, the broker is away: %s", message, error)
+            time.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+        else:
+            break
+    _keep_result(message)
+    raise Ended(f"deferred by {delay:.0f} s")
+
+
+def skip(broker: Broker, message: MessageProxy, why: str) -> NoReturn:
+    """End a run as a duplicate: it fails with `Skipped`, its pipeline stops, its group counts it.
+
+    The failure is stored for all further stages of the pipeline too: whoever waits for one gets it.
+    """
+    stages = list(_stages(message))
+    for stage in stages:
+        _store_failure(broker, stage, Skipped(f"{message.actor_name}: {why}"))
+    _count_in_group(broker, stages[-1].options)
+    _keep_result(message)
+    raise Ended(why)
+
+
+def _keep_result(message: MessageProxy) -> None:
+    """Keep Dramatiq from storing None as the result of a message that has not run.
+
+    The options changed are those of this delivery only: a copy sent before has its own.
+    """
+    message.options["store_results"] = False
+
+
+def _stages(message: Any) -> Iterator[Any]:
+    """Yield a message and those that its pipeline would send after it."""
+    yield message
+    while (data := message.options.get("pipe_target")) is not None:
+        message = Message(**data)
+        yield message
+
+
+def _store_failure(broker: Broker, message: Any, error: Skipped) -> None:
+    results = next((other for other in broker.middleware if isinstance(other, Results)), None)
+    if results is None:
+        return
+    try:
+        declared = broker.get_actor(message.actor_name).options
+    except ActorNotFound:  # it runs elsewhere
+        declared = {}
+    options = {
+        "store_results": results.store_results,
+        "result_ttl": results.result_ttl,
+        **declared,
+        **message.options,
+    }
+    if options["store_results"]:
+        results.backend.store_exception(message, error, options["result_ttl"])
+
+
+def _count_in_group(broker: Broker, options: dict[str, Any]) -> None:
+    """Count a skipped member as done, because another message does its work: the group must complete."""
+    for other in broker.middleware:
+        if isinstance(other, GroupCallbacks):
+            member = SimpleNamespace(options=options)
+            other.after_process_message(broker, member)  # type: ignore[no-untyped-call]

@@ -1,0 +1,123 @@
+"""Real Dramatiq workers: each a process with threads of its own, started by Dramatiq's command line."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from tests.integration.dramatiq_actors import BROKER, STORE, Actors, make_broker
+from tests.support.bodylog import VARIABLE, BodyLog
+from tests.support.child import Child
+from tests.support.commands import import_path
+from tests.support.servers import ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+MODULE = "tests.integration.dramatiq_actors"
+
+
+class DramatiqWorker(Child):
+    """One `dramatiq` command with one worker process.
+
+    Args:
+        folder: where its log goes.
+        env: the environment of its app.
+        name: tells workers apart.
+        threads: worker threads.
+        module: what to import.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        *,
+        name: str = "worker1",
+        threads: int = 8,
+        module: str = MODULE,
+    ) -> None:
+        super().__init__(
+            [sys.executable, "-m", "dramatiq", module, "--processes", "1", "--threads", threads],
+            log=folder / f"{name}.log",
+            ready="Worker process is ready for action",
+            env={**import_path(folder), **env},
+        )
+
+
+class Cluster:
+    """A Valkey server, perhaps a second one for the leases, and workers; a context manager.
+
+    Args:
+        folder: where logs and the body log go.
+        own_store: keep the leases in a server of their own.
+        env: more variables for the workers.
+    """
+
+    def __init__(
+        self, folder: Path, *, own_store: bool = False, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._more = dict(env or {})
+        self._own_store = own_store
+        self.log = BodyLog(folder / "bodies.log")
+        self.workers: list[DramatiqWorker] = []
+
+    def __enter__(self) -> Self:
+        """Start the servers and connect a publisher."""
+        try:
+            self.server = self._stack.enter_context(ValkeyServer())
+            self.store = self._stack.enter_context(ValkeyServer()) if self._own_store else self.server
+            self.client = self._stack.enter_context(redis.Redis.from_url(self.server.url))
+            self.actors = Actors(make_broker(self.server.url, self.store.url))
+            self._stack.callback(self.actors.broker.client.close)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything."""
+        for worker in self.workers:
+            worker.kill()
+        self._stack.close()
+
+    def start(self, count: int = 1, *, threads: int = 8, **options: Any) -> list[DramatiqWorker]:
+        """Start workers and wait until they are up."""
+        env = {BROKER: self.server.url, STORE: self.store.url, VARIABLE: str(self.log.path), **self._more}
+        started = [
+            DramatiqWorker(
+                self._folder, env, name=f"worker{len(self.workers) + i + 1}", threads=threads, **options
+            )
+            for i in range(count)
+        ]
+        self.workers += started
+        for worker in started:
+            worker.wait_ready()
+        return started
+
+    def logs(self) -> str:
+        """Return all that the workers have printed."""
+        return "\n".join(worker.log() for worker in self.workers)
+
+    def dead(self) -> int:
+        """Return how many messages are in the dead-letter queue."""
+        return int(self.client.zcard("dramatiq:default.XQ"))
+
+    def idle(self) -> bool:
+        """Whether no message is queued, delayed or being worked on."""
+        return not any(self.client.hlen(f"dramatiq:{queue}.msgs") for queue in ("default", "default.DQ"))
+
+    def endless(self) -> list[bytes]:
+        """Return our keys that would stay for ever."""
+        keys = self.client.scan_iter("*singleflight*", count=1000)
+        return [key for key in keys if self.client.ttl(key) == -1]
