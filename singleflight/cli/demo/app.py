@@ -3,6 +3,9 @@
 singleflight demo        starts workers and beats with ``-A singleflight.cli.demo.app``
 """
 
+# mypy: disable-error-code="untyped-decorator"
+# Celery ships no types.
+
 from __future__ import annotations
 
 import os
@@ -10,13 +13,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery
-from celery.schedules import schedule, schedstate
+from celery import Celery, current_task
+from celery.schedules import schedstate, schedule
 from celery.signals import before_task_publish
 
 from singleflight import Event, Kind, Singleton, current_lease
 from singleflight.celery import install
-from singleflight.cli.demo.log import Log
+from singleflight.cli.demo.log import WITHOUT, Log
 from singleflight.cli.demo.scenario import IMPORT, INTERVAL, RECALCULATE, REPORT, TTL, Work, label
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     beat_schedule={"report": {"task": REPORT.task, "schedule": OnTheClock(INTERVAL)}},
 )
-install(app, defaults=Singleton(ttl=TTL), listeners=[tell])
+install(app, enabled=WITHOUT not in os.environ, defaults=Singleton(ttl=TTL), listeners=[tell])
 
 
 @app.task(name=REPORT.task, singleton=True)
@@ -83,8 +86,8 @@ def import_file(name: str) -> None:
 
 @contextmanager
 def _witnessed(work: Work, **kwargs: object) -> Iterator[None]:
-    lease = current_lease()
-    run, fence = (lease.run_id, lease.fence) if lease else ("without a lease", 0)
+    run, lease = current_task.request.id, current_lease()
+    fence = lease.fence if lease else 0
     body = f"{os.getpid()}-{os.urandom(4).hex()}"
     log.write("start", body=body, task=work.task, key=label(work.task, kwargs), run=run, fence=fence)
     how = "returned"

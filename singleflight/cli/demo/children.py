@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -76,11 +77,9 @@ class Child:
 
     def kill(self) -> None:
         """End it and its group at once, and wait for it; does nothing if they are gone."""
-        try:
-            # A process that has not been waited for keeps its id, and its group's, from being used again.
+        # A process that has not been waited for keeps its id, and its group's, from being used again.
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()

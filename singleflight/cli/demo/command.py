@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Where the picture goes (SVG).  [default: a new file in the system's temp directory]",
 )
+@click.option("--without", is_flag=True, help="Play it without singleflight, to see what happens then.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def demo(seconds: float, timeline: Path | None, as_json: bool) -> None:  # noqa: FBT001 - Click's way
+def demo(seconds: float, timeline: Path | None, *, without: bool, as_json: bool) -> None:
     """Watch duplicates being skipped: three beats, two workers, one server, two kills.
 
     Everything is real and runs on this machine, on a server that the demo brings along. One beat is killed
@@ -53,7 +54,7 @@ def demo(seconds: float, timeline: Path | None, as_json: bool) -> None:  # noqa:
 
     try:
         with View() as view:
-            facts = Performance(seconds, view.update).run()
+            facts = Performance(seconds, view.update, without=without).run()
     except (ChildFailed, NoServer) as error:
         raise click.ClickException(str(error)) from None
     verdict = judge(facts)
@@ -81,7 +82,7 @@ def _as_object(verdict: Verdict, picture: Path) -> dict[str, Any]:
 
 def _end_on_signals() -> None:
     """Turn the signals that ask a program to end into an orderly way out, once."""
-    signals = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)]
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
     def end(number: int, _frame: object) -> NoReturn:
         for other in signals:

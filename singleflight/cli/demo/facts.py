@@ -111,6 +111,11 @@ class Facts:
             if body.pid == kill.pid and body.ended is None:
                 body.ended, body.how = kill.at, "killed"
 
+    def victim(self, kill: Kill) -> Body | None:
+        """Return the body that a kill cut off, if it met one."""
+        cut = [body for body in self.bodies.values() if body.pid == kill.pid and body.how == "killed"]
+        return cut[0] if cut else None
+
     def running(self) -> list[Body]:
         """Return the bodies that have begun and not ended, by start."""
         return [body for body in self.bodies.values() if body.ended is None]

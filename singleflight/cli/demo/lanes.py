@@ -56,10 +56,9 @@ class Layout:
         """Return where a moment is, from left to right."""
         return LEFT + (at - self.start) * self.scale
 
-    def y(self, process: str, pid: int = 0) -> float | None:
-        """Return the height of a process's line; None if it has none."""
-        found = [lane.y for lane in self.lanes if lane.process == process and lane.pid in (0, pid)]
-        return found[0] if found else None
+    def y(self, process: str, pid: int = 0) -> float:
+        """Return the height of a process's line; beats and users have one for all their pids."""
+        return next(lane.y for lane in self.lanes if lane.process == process and lane.pid in (0, pid))
 
 
 def _members(facts: Facts, kind: str) -> list[tuple[str, int]]:

@@ -18,17 +18,22 @@ COLOURS = {
 }
 RED, PALE, FAINT = "#d1202f", "#5f6b7a", "#e8ecf1"
 STYLE = f"""
-text {{ font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #1f2933; }}
+text {{ font-family: system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #1f2933; }}
 .title {{ font-size: 25px; font-weight: 650; }}
 .lead {{ font-size: 15px; fill: {PALE}; }}
 .lane {{ font-size: 13px; }}
 .axis, .legend {{ font-size: 12.5px; fill: {PALE}; }}
 .group {{ font-size: 11px; font-weight: 650; fill: {PALE}; letter-spacing: 0.06em; }}
-.bar {{ font-size: 11.5px; fill: #fff; font-weight: 600; }}
+.bar {{ font-size: 11.5px; fill: #fff; font-weight: 600; text-anchor: middle; }}
 .kill {{ font-size: 13px; font-weight: 650; fill: {RED}; }}
 """
-FOOT = 128
-"""Height below the lanes: the axis, and two rows of legend."""
+DEAD = (
+    '<pattern id="dead" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    f'<rect width="2.5" height="7" fill="{RED}" opacity="0.45"/></pattern>'
+)
+"""The hatching of the time for which a dead run's lease blocks its key."""
+FOOT = 140
+"""Height below the lanes: the axis, and three rows of legend."""
 
 
 def tick(x: float, y: float, colour: str, fill: str) -> str:
@@ -56,35 +61,29 @@ def cross(x: float, y: float) -> str:
 
 
 def legend(y: float) -> Iterator[str]:
-    """Draw the two rows that explain colours and signs."""
-    x = 32.0
-    for key, colour in COLOURS.items():
-        yield f'<rect x="{x:g}" y="{y - 10:g}" width="26" height="13" rx="3" fill="{colour}"/>'
-        text = f"{key.replace('_', ' ')} runs"
-        yield _words(x + 34, y, text)
-        x += 62 + 7.2 * len(text)
-    x, y = 32.0, y + 30
-    signs = [
-        (tick(8, y - 4, PALE, PALE), "tick that ran"),
-        (tick(8, y - 4, PALE, "#fff"), "tick that was skipped"),
-        (f'<path d="M8 {y - 8:g}v8" stroke="{PALE}" stroke-width="2.4"/>', "click or upload"),
-        (skip(8, y - 4, PALE), "skipped: a duplicate"),
-        (deferral(8, y - 4, PALE), "deferred: comes back"),
-        (cross(8, y - 4), "killed"),
-        (
-            f'<rect x="0" y="{y - 11:g}" width="18" height="14" fill="url(#dead)"/>',
-            "a dead run's lease blocks its key",
-        ),
-        (
-            f'<rect x="0" y="{y - 11:g}" width="18" height="13" rx="3" fill="#fff" stroke="{RED}" stroke-width="2.5"/>',
-            "the killed run, and its second try",
-        ),
+    """Draw the rows that explain colours and signs."""
+    bars = [(bar(0, -10, 26, colour), f"{key.replace('_', ' ')} runs") for key, colour in COLOURS.items()]
+    marks = [
+        (tick(9, -4, PALE, PALE), "a tick that ran"),
+        (tick(9, -4, PALE, "#fff"), "a tick that was skipped"),
+        (f'<path d="M9 -9v10" stroke="{PALE}" stroke-width="2.4"/>', "a click or an upload"),
+        (skip(9, -4, PALE), "a duplicate is skipped"),
+        (deferral(9, -4, PALE), "a run is deferred and comes back"),
     ]
-    for sign, text in signs:
-        yield f'<g transform="translate({x:g} 0)">{sign}</g>'
-        yield _words(x + 24, y, text)
-        x += 50 + 7.0 * len(text)
+    troubles = [
+        (cross(9, -4), "a process is killed"),
+        ('<rect y="-11" width="26" height="14" fill="url(#dead)"/>', "its lease still blocks the key"),
+        (bar(0, -10, 26, "#fff", RED), "the run that was killed, and its second try"),
+    ]
+    for row, items in enumerate((bars, marks, troubles)):
+        x = 32.0
+        for sign, text in items:
+            yield f'<g transform="translate({x:g} {y + 26 * row:g})">{sign}'
+            yield f'<text class="legend" x="34">{text}</text></g>'
+            x += 66 + 6.9 * len(text)
 
 
-def _words(x: float, y: float, text: str) -> str:
-    return f'<text class="legend" x="{x:g}" y="{y:g}">{text}</text>'
+def bar(x: float, y: float, width: float, fill: str, frame: str = "") -> str:
+    """Draw a small bar as runs are drawn."""
+    stroke = f' stroke="{frame}" stroke-width="2.5"' if frame else ""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="13" rx="3" fill="{fill}"{stroke}/>'

@@ -20,6 +20,9 @@ DESCRIPTOR = "SINGLEFLIGHT_DEMO_LOG"
 PROCESS = "SINGLEFLIGHT_DEMO_PROCESS"
 """Environment variable that names the process: ``beat 1``, ``worker 2``, ``users``."""
 
+WITHOUT = "SINGLEFLIGHT_DEMO_WITHOUT"
+"""Environment variable that turns singleflight off, to show what happens then."""
+
 
 class Log:
     """The file, for its writers and for the one who reads it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from singleflight.cli.demo import servers
 from singleflight.cli.demo.children import Child, ChildFailed, Children
 from singleflight.cli.demo.facts import Facts
-from singleflight.cli.demo.log import DESCRIPTOR, PROCESS, Log
+from singleflight.cli.demo.log import DESCRIPTOR, PROCESS, WITHOUT, Log
 from singleflight.cli.demo.scenario import (
     BEATS,
     EARLIEST,
@@ -46,7 +47,9 @@ class Performance:
 
     seconds: float
     watch: Callable[[Performance], None]
-    """Called about ten times a second, and at each new stage."""
+    """Called about ten times a second."""
+    without: bool = False
+    """Whether to play it without singleflight."""
     server: str = ""
     stage: str = "starting"
     facts: Facts = field(default_factory=Facts)
@@ -81,7 +84,8 @@ class Performance:
         url = f"redis://127.0.0.1:{port}/0"
         celery = [sys.executable, "-m", "celery", "-A", APP]
         for n in range(1, BEATS + 1):
-            options = ["--scheduler", "singleflight", "--pidfile=", "-l", "INFO"]
+            scheduler = "celery.beat:Scheduler" if self.without else "singleflight"
+            options = ["--scheduler", scheduler, "--pidfile=", "-l", "INFO"]
             self.beats.append(self._child(f"beat {n}", [*celery, "beat", *options], url))
         for n in range(1, WORKERS + 1):
             options = ["-n", f"worker{n}@%h", "-c", str(POOL), "-l", "INFO", "--without-mingle"]
@@ -90,13 +94,14 @@ class Performance:
         users = self._child("users", [sys.executable, "-m", module, str(self.seconds)], url)
         signs = dict.fromkeys(self.workers, " ready.") | dict.fromkeys(self.beats, "beat: Starting...")
         for child, sign in {**signs, users: "users: ready."}.items():
-            self._until(lambda child=child, sign=sign: sign in child.output(), 60, child)
+            self._until(functools.partial(_says, child, sign), 60, child)
         return users
 
     def _child(self, name: str, argv: list[str], url: str) -> Child:
         # Celery's own variables would go before the app's configuration.
         ours = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_")}
         env = ours | {"CELERY_BROKER_URL": url, DESCRIPTOR: str(self.log.descriptor), PROCESS: name}
+        env |= {WITHOUT: "1"} if self.without else {}
         env |= {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         return self.children.add(Child(name, argv, env=env, pass_fds=[self.log.descriptor]))
 
@@ -169,6 +174,10 @@ class Performance:
                 what = f"did not start within {timeout:g} s" if child.alive else "ended while it started"
                 raise ChildFailed(f"{child.name} {what}:\n{child.tail()}")
             self._look()
+
+
+def _says(child: Child, sign: str) -> bool:
+    return sign in child.output()
 
 
 def _between_ticks() -> float:

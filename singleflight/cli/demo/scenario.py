@@ -70,5 +70,5 @@ def acts(seconds: float) -> list[Act]:
         for account in range(1, ACCOUNTS + 1):
             first = share * seconds + 0.3 * account
             found += [Act(first + n * CLICK_PAUSE, RECALCULATE.task, str(account)) for n in range(CLICKS)]
-    found += [Act(0.36 * seconds + 0.05 * n, IMPORT.task, f"prices-{n + 1}.csv") for n in range(FILES)]
+    found += [Act(0.36 * seconds + 0.12 * n, IMPORT.task, f"prices-{n + 1}.csv") for n in range(FILES)]
     return sorted(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import socket
 import sys
-import time
 
 FAKE = """
 import sys, fakeredis

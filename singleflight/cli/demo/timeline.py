@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo.lanes import LANE, LEFT, RIGHT, TOP, WIDTH, Layout
+from singleflight.cli.demo.lanes import LEFT, RIGHT, TOP, WIDTH, Layout
 from singleflight.cli.demo.legend import (
     COLOURS,
+    DEAD,
     FAINT,
     FOOT,
     PALE,
@@ -35,13 +36,11 @@ def draw(facts: Facts, verdict: Verdict) -> str:
     """Return the SVG of a demo that is over."""
     at = Layout(facts)
     height = at.bottom + FOOT
+    size = f'viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" '
-        f'height="{height:g}" role="img" aria-label="Timeline of a singleflight demo">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="Timeline of a demo">',
         f"<style>{STYLE}</style>",
-        '<defs><pattern id="dead" width="7" height="7" patternUnits="userSpaceOnUse" '
-        f'patternTransform="rotate(45)"><rect width="2.5" height="7" fill="{RED}" opacity="0.45"/>'
-        "</pattern></defs>",
+        f"<defs>{DEAD}</defs>",
         f'<rect width="{WIDTH}" height="{height:g}" fill="#fff"/>',
         *_head(verdict),
         *_lanes(at, facts),
@@ -58,12 +57,10 @@ def draw(facts: Facts, verdict: Verdict) -> str:
 def _head(verdict: Verdict) -> Iterator[str]:
     word = "nothing overlapped, was lost or doubled" if verdict.ok else "this is not as it must be"
     yield f'<text class="title" x="32" y="46">One run at a time: {word}</text>'
-    numbers = (
-        f"{verdict.ticks_due} ticks due, {verdict.ticks_sent} sent   ·   {verdict.runs} runs   ·   "
-        f"{verdict.skipped} skipped   ·   {verdict.deferred} deferred   ·   {verdict.taken_over} taken over   "
-        f"·   {verdict.overlaps} overlaps   ·   {verdict.lost} lost   ·   {verdict.doubled} doubled"
-    )
-    yield f'<text class="lead" x="32" y="76" xml:space="preserve">{numbers}</text>'
+    counts = ("runs", "skipped", "deferred", "taken_over", "overlaps", "lost", "doubled")
+    numbers = [f"{verdict.ticks_due} ticks due, {verdict.ticks_sent} sent"]
+    numbers += [f"{getattr(verdict, count)} {count.replace('_', ' ')}" for count in counts]
+    yield f'<text class="lead" x="32" y="76">{" · ".join(numbers)}</text>'
 
 
 def _lanes(at: Layout, facts: Facts) -> Iterator[str]:
@@ -89,7 +86,7 @@ def _sent(at: Layout, facts: Facts) -> Iterator[str]:
     for sent in facts.sent:
         x, y = at.x(sent.at), at.y(sent.process)
         colour = COLOURS.get(sent.key, PALE)
-        came_of_it = "skipped: another run was there" if sent.run in skipped else "ran"
+        came_of_it = "skipped as a duplicate" if sent.run in skipped else "ran"
         yield f"<g><title>{escape(sent.key)}, sent by {sent.process}; {came_of_it}</title>"
         if sent.by_beat:
             fill = "#fff" if sent.run in skipped else colour
@@ -103,13 +100,11 @@ def _sent(at: Layout, facts: Facts) -> Iterator[str]:
 def _said(at: Layout, facts: Facts) -> Iterator[str]:
     keys = {sent.run: sent.key for sent in facts.sent}
     for said in facts.said:
-        y = at.y(said.process, said.pid)
-        if y is None or not said.process.startswith("worker"):
-            continue
-        colour = COLOURS.get(keys.get(said.run, ""), PALE)
         mark = {"skipped": skip, "deferred": deferral}.get(said.kind)
-        if mark is not None:
-            yield f"<g><title>{escape(said.text)}</title>{mark(at.x(said.at), y, colour)}</g>"
+        if mark is not None and said.process.startswith("worker"):
+            colour = COLOURS.get(keys.get(said.run, ""), PALE)
+            drawn = mark(at.x(said.at), at.y(said.process, said.pid), colour)
+            yield f"<g><title>{escape(said.text)}</title>{drawn}</g>"
 
 
 def _bodies(at: Layout, facts: Facts) -> Iterator[str]:
@@ -127,39 +122,28 @@ def _bodies(at: Layout, facts: Facts) -> Iterator[str]:
             f'<rect x="{x:.1f}" y="{y - BAR / 2:g}" width="{width:.1f}" height="{BAR}" rx="4" '
             f'fill="{COLOURS.get(body.key, PALE)}"{frame}/>'
         )
-        yield f'<text class="bar" x="{x + width / 2:.1f}" y="{y + 4:g}" text-anchor="middle">{text}</text></g>'
+        yield f'<text class="bar" x="{x + width / 2:.1f}" y="{y + 4:g}">{text}</text></g>'
 
 
 def _label(body: Body, width: float, *, again: bool, took_over: bool) -> str:
     words = body.key.replace("_", " ")
-    longer = [f"{words}, the killed run again"] if again else [f"{words}, took over"] if took_over else []
-    shorter = ["again"] if again else []
-    fitting = [text for text in (*longer, words, *shorter, words[-1]) if len(text) * LETTER < width]
+    short = words.removeprefix("account ").removesuffix(" file")
+    more = f"{words} again" if again else f"{words}, took over" if took_over else words
+    fitting = [text for text in (more, words, short) if len(text) * LETTER < width]
     return escape(fitting[0]) if fitting else ""
 
 
 def _kill(at: Layout, facts: Facts, kill: Kill) -> Iterator[str]:
     x, y = at.x(kill.at), at.y(kill.process, kill.pid)
-    if y is None:
-        return
-    victim = next(
-        (body for body in facts.bodies.values() if body.how == "killed" and body.pid == kill.pid), None
-    )
+    victim = facts.victim(kill)
+    what = f"a process of {kill.process} is killed in a run" if victim else f"{kill.process} is killed"
     yield f'<path d="M{x:.1f} {TOP - 4}V{at.bottom:g}" stroke="{RED}" stroke-dasharray="3 4" opacity="0.7"/>'
-    what = (
-        f"{kill.process} is killed" if victim is None else f"a process of {kill.process} is killed in a run"
-    )
     side = "end" if x > WIDTH - RIGHT - 260 else "start"
     yield f'<text class="kill" x="{x:.1f}" y="{TOP - 12}" text-anchor="{side}">{what} (SIGKILL)</text>'
     if victim is not None:
-        freed = [
-            body.started
-            for body in facts.bodies.values()
-            if body.key == victim.key and body.started > kill.at
-        ]
-        until = at.x(min(freed, default=at.end))
-        yield (
-            f'<rect x="{x:.1f}" y="{y - BAR / 2:g}" width="{until - x:.1f}" height="{BAR}" fill="url(#dead)">'
-            f"<title>its lease outlives it: {(until - x) / at.scale:.1f} s until the next run of the key</title></rect>"
-        )
+        again = [body.started for body in facts.bodies.values() if body.key == victim.key]
+        width = at.x(min([start for start in again if start > kill.at], default=at.end)) - x
+        yield f"<g><title>its lease outlives it: no other run for {width / at.scale:.1f} s</title>"
+        place = f'x="{x:.1f}" y="{y - BAR / 2:g}" width="{width:.1f}" height="{BAR}"'
+        yield f'<rect {place} fill="url(#dead)"/></g>'
     yield cross(x, y)
