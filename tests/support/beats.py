@@ -1,16 +1,32 @@
-"""Real `celery beat` processes."""
+"""Real `celery beat` processes, and a consumer that notes which messages they publish."""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import redis
+
 from tests.support.child import Child
-from tests.support.commands import APP, SCHEDULE, celery_command, import_path
+from tests.support.nodes import APP, celery_command, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Self
+
+SCHEDULE = "BEAT_SCHEDULE"
+"""Environment variable with the app's beat schedule as JSON."""
+SETTINGS = "BEAT_SETTINGS"
+"""Environment variable with further settings of `tests.support.beat_app` as JSON."""
+DEATH = "BEAT_DEATH"
+"""Environment variable that names a file; its content says where the next replica that comes by dies."""
+SHARING = "tests.support.beat_app"
+"""The app that has singleflight installed."""
 
 
 class Beat(Child):
@@ -45,3 +61,67 @@ class Beat(Child):
             ready="beat: Starting...",
             env={**import_path(folder), **env, SCHEDULE: json.dumps(schedule)},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One published message."""
+
+    at: float
+    """Monotonic seconds."""
+    task: str
+    task_id: str
+    args: str
+
+
+class Mailbox:
+    """Takes every message of the queue `celery` from a Redis or Valkey broker, and notes it with its time.
+
+    A worker would hide what was published twice under one id, or too early; this judges the wire.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self.messages: list[Message] = []
+
+    def of(self, tick: str) -> list[Message]:
+        """Return the messages whose first argument is the text `tick`, in order."""
+        return [message for message in self.messages if message.args.startswith(f"['{tick}'")]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def _take(self) -> None:
+        client = redis.Redis.from_url(self._url, socket_timeout=5)
+        while not self._over.is_set():
+            try:
+                found = client.blpop(["celery"], timeout=1)
+            except redis.RedisError:
+                time.sleep(0.05)  # the test may have stopped the broker
+                continue
+            if found is not None:
+                self.messages.append(_read(found[1], time.monotonic()))
+        client.close()
+
+
+def _read(raw: bytes, at: float) -> Message:
+    headers = json.loads(raw)["headers"]
+    return Message(at, headers["task"], headers["id"], headers["argsrepr"])
+
+
+def gaps(messages: Sequence[Message]) -> list[float]:
+    """Return the seconds between one message and the next."""
+    return [later.at - earlier.at for earlier, later in pairwise(messages)]
+
+
+def twice(messages: Sequence[Message]) -> set[str]:
+    """Return the task ids that were published more than once."""
+    ids = [message.task_id for message in messages]
+    return {one for one in ids if ids.count(one) > 1}

@@ -1,0 +1,75 @@
+"""The app of beat tests: entries and settings come from the environment, and a replica can be told to die.
+
+Nothing of the product knows about this: `Mortal` is a scheduler class such as a user may name in
+`singleflight_beat_scheduler`, and what it overrides lies between a tick's claim and its confirmation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.beat import PersistentScheduler, Scheduler
+from celery.schedules import crontab
+
+from singleflight import Singleton
+from singleflight.celery import install
+from tests.support.beats import DEATH, SCHEDULE, SETTINGS
+from tests.support.bodylog import VARIABLE, BodyLog
+
+
+def _entry(given: dict[str, Any]) -> dict[str, Any]:
+    """Turn a schedule that is a list of crontab's five fields into a crontab."""
+    when = given["schedule"]
+    return {**given, "schedule": crontab(*when) if isinstance(when, list) else when}
+
+
+app = Celery("beats", broker=os.environ.get("CELERY_BROKER_URL", "memory://"), set_as_current=True)
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_ignore_result=True,
+    beat_max_loop_interval=1,
+    beat_schedule={name: _entry(one) for name, one in json.loads(os.environ.get(SCHEDULE, "{}")).items()},
+    **json.loads(os.environ.get(SETTINGS, "{}")),
+)
+install(app)
+
+
+@app.task(name="once", bind=True, singleton=Singleton(window=30.0, by="work"))
+def once(self: Any, work: str = "once") -> None:
+    """Write to the body log; no second run of the same work may start within 30 seconds."""
+    if VARIABLE in os.environ:
+        with BodyLog.from_environment().body(work, self.request.id):
+            pass
+
+
+class _Dying:
+    """Ends this process by SIGKILL, once, at the point that a file's content names."""
+
+    def apply_async(self, entry: Any, **kwargs: Any) -> Any:
+        """Die before the publishing, after it, or not."""
+        self._die_if("claimed")
+        result = super().apply_async(entry, **kwargs)  # type: ignore[misc]
+        self._die_if("published")
+        return result
+
+    def _die_if(self, point: str) -> None:
+        order = Path(os.environ[DEATH])
+        if order.exists() and order.read_text() == point:
+            try:
+                order.unlink()  # the one who removes it is the one who dies
+            except FileNotFoundError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(_Dying, Scheduler):
+    """Celery's own scheduler, mortal."""
+
+
+class MortalPersistent(_Dying, PersistentScheduler):
+    """Celery's scheduler with a file, mortal."""
