@@ -32,6 +32,8 @@ class Waiter:
     """Seconds since the first deferral."""
     kin: bool = False
     """A redelivered message, a retry, or a child of the holder: meeting another run, it waits."""
+    age: float = math.inf
+    """Seconds since the run in the way started, if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,19 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     """Decide what becomes of a run whose claim was refused; ``jitter`` is a random number in [0, 1)."""
     if busy.reason is Reason.FINISHED:
         return Drop()
-    wait = Defer(deferral(waiter.deferrals, busy.retry_after, jitter))
+    until_free = busy.retry_after
+    if busy.waiting == waiter.run_id:
+        # It goes next, and the key is idle until it comes: a run that has been short so far may soon be over.
+        until_free = min(until_free, float(max(1, waiter.age // 1)))
+    wait = Defer(deferral(waiter.deferrals, until_free, jitter))
     if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
         return wait
-    if policy.on_conflict == "raise":
-        return Refuse()
-    if policy.on_conflict == "skip" or (policy.on_conflict == "coalesce" and busy.waiting != waiter.run_id):
-        return Skip()
+    if policy.one_waits:
+        waits = busy.waiting == waiter.run_id
+    else:
+        waits = policy.on_conflict in ("defer", "join")
+    if not waits:
+        return Refuse() if policy.on_conflict == "raise" else Skip()
     if policy.give_up_after is not None and waiter.waited >= policy.give_up_after:
         return Skip(gave_up=True)
     return wait
@@ -80,11 +88,11 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
 def deferral(deferrals: int, retry_after: float, jitter: float) -> float:
     """Return how long a run stays away after it has been deferred ``deferrals`` times before.
 
-    Whole seconds (quorum queues refuse fractions), at least 1 and at most `LONGEST_DEFERRAL`; growing by
-    half each time, never much beyond ``retry_after``, and spread by up to a quarter, so that waiters of one
-    key do not come in step.
+    Whole seconds (quorum queues refuse fractions), at least 1 and at most `LONGEST_DEFERRAL`; growing by a
+    quarter each time, so that a run sleeps about a fifth of what it has waited; never much beyond
+    ``retry_after``; and spread by up to a quarter, so that waiters of one key do not come in step.
     """
-    grown = min(LONGEST_DEFERRAL, 1.5 ** min(deferrals, 10))
+    grown = min(LONGEST_DEFERRAL, 1.25 ** min(deferrals, 20))
     until_free = max(1.0, retry_after)
     return float(max(1, math.ceil(min(grown, until_free) * (1 - jitter / 4))))
 

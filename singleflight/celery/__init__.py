@@ -35,7 +35,7 @@ def install(
     listeners: Iterable[Callable[[Event], None]] | None = None,
     eager: bool | None = None,
 ) -> None:
-    """Let an app's tasks be singletons; call it once, before or after the tasks are declared.
+    """Let an app's tasks be singletons, whether they are declared before or after; the last call counts.
 
     Each keyword that is not given is read from ``app.conf.singleflight_<keyword>`` at first use, and the
     store from ``singleflight_url``.
@@ -64,10 +64,16 @@ def install(
         "listeners": None if listeners is None else tuple(listeners),
         "eager": eager,
     }
-    runtime = Runtime(app, store, given)
-    app.singleflight = runtime
-    watch_registry(app, runtime)
-    app.steps["worker"].add(checks.SetUp)
+    first = not hasattr(app, "singleflight")
+    app.singleflight = Runtime(app, store, given)
+    if first:
+        watch_registry(app)
+        app.on_after_finalize.connect(_look_again, weak=False)
+        app.steps["worker"].add(checks.SetUp)
+
+
+def _look_again(sender: Any = None, **_: Any) -> None:
+    upgrade_all(sender)
 
 
 @signals.task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
@@ -77,6 +83,5 @@ def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
 
 @signals.worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")
 def _worker_init(sender: Any = None, **_: Any) -> None:
-    runtime = getattr(sender.app, "singleflight", None)
-    if runtime is not None:
-        upgrade_all(sender.app, runtime)
+    if hasattr(sender.app, "singleflight"):
+        upgrade_all(sender.app)

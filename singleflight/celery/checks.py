@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from singleflight.celery.runtime import Runtime
 
 
-class SetUp(bootsteps.Step):  # type: ignore[misc]
+class SetUp(bootsteps.Step):
     """Refuses to start a worker that has singleton tasks and no store for them, and logs warnings."""
 
-    def __init__(self, worker: Any, **_: Any) -> None:
+    def __init__(self, worker: Any, **_options: Any) -> None:
         """Check the worker's app.
 
         Raises:
@@ -41,13 +41,13 @@ def findings(runtime: Runtime, tasks: list[Any]) -> Iterator[str]:
         limit = task.time_limit or conf.task_time_limit
         if visible is not None and limit is not None and limit >= visible:
             yield (
-                f"{task.name} may run {limit:g} s but the broker delivers it again after {visible:g} s: copies "
-                "will arrive and wait; raise visibility_timeout in broker_transport_options above the limit"
+                f"{task.name} may run {limit:g} s but the broker delivers it again after {visible:g} s: "
+                "copies will arrive and wait; raise visibility_timeout in broker_transport_options above it"
             )
     for task in tasks:
         policy = runtime.policy(task)
         if policy is not None and visible is not None and policy.ttl >= visible:
-            yield f"{task.name}: ttl {policy.ttl:g} s is not shorter than the visibility timeout {visible:g} s"
+            yield f"{task.name}: ttl {policy.ttl:g} s is not below the visibility timeout of {visible:g} s"
     if early:
         yield (
             f"{', '.join(sorted(early))}: acknowledged before they run, so a run is lost if its worker dies; "

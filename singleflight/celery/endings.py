@@ -18,7 +18,7 @@ from singleflight.policy import UNSET
 if TYPE_CHECKING:
     from celery import Task
 
-    from singleflight.celery.delivery import Delivery
+    from singleflight.carried import Carried
     from singleflight.policy import Policy
 
 PUBLISH_TRIES = 5
@@ -33,14 +33,15 @@ def skip(task: Task, policy: Policy, why: str) -> Any:
     if policy.skip_result is not UNSET:
         return policy.skip_result
     request = task.request
-    task.backend.mark_as_failure(
-        request.id,
-        Skipped(why),
-        request=request,
-        store_result=not _ignores_result(task),
-        call_errbacks=False,
-        state=states.REVOKED,
-    )
+    if not request.is_eager:
+        task.backend.mark_as_failure(
+            request.id,
+            Skipped(why),
+            request=request,
+            store_result=not _ignores_result(task),
+            call_errbacks=False,
+            state=states.REVOKED,
+        )
     raise Ended(SKIPPED)
 
 
@@ -49,31 +50,32 @@ def drop() -> NoReturn:
     raise Ended(DROPPED)
 
 
-def defer(task: Task, delivery: Delivery, delay: float) -> NoReturn:
+def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
     """Publish the same message again, to arrive ``delay`` seconds later, and end this delivery.
 
-    Id, flow, stamps, headers, priority and the count of retries stay as they are: a deferral is no retry.
-    If the broker does not take it, the message goes back to it, or the run fails visibly.
+    ``carried`` is what the message says about its run when it comes back. Id, flow, stamps, headers, priority
+    and the count of retries stay as they are: a deferral is no retry. If the broker does not take it, the
+    message goes back to it, or the run fails visibly.
     """
     request = task.request
-    for pause in [2.0**n for n in range(PUBLISH_TRIES)]:
+    for pause in [0.0, *(2.0**n for n in range(PUBLISH_TRIES - 1))]:
+        time.sleep(pause)
         try:
-            _publish_again(task, delivery, delay)
+            _publish_again(task, carried, delay)
         except OperationalError as error:
             if task.acks_late:
                 raise Reject(f"could not be deferred: {error}", requeue=True) from error
             failure = error
         else:
             raise Ended(DEFERRED)
-        time.sleep(pause)
     raise StoreUnavailable(
         f"{task.name}[{request.id}] could not be deferred: the broker did not take it ({failure})"
     ) from failure
 
 
-def _publish_again(task: Task, delivery: Delivery, delay: float) -> None:
+def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     request = task.request
-    headers = {**(request.headers or {}), HEADER: delivery.carried.deferred().write()}
+    headers = {**(request.headers or {}), HEADER: carried.write()}
     headers.pop("redelivered", None)  # Celery's Context collects it among the custom headers
     options: dict[str, Any] = {"countdown": int(delay), "headers": headers}
     content_type = (request.properties or {}).get(CONTENT_TYPE)

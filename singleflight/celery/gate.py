@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import sys
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +78,10 @@ def release(context: Any, state: str | None) -> None:
     """Give back the lease of a request that Celery has finished with, result and callbacks included."""
     lease = context.__dict__.get(LEASE)
     if lease is not None:
-        lease.release(_OUTCOMES.get(state, Outcome.REQUEUED))
+        # Celery calls a body that has returned a success before the result is stored, so look for whatever
+        # has struck since then.
+        dying = sys.exc_info()[0] is not None
+        lease.release(Outcome.REQUEUED if dying else _OUTCOMES.get(state, Outcome.REQUEUED))
 
 
 _OUTCOMES = {
@@ -91,7 +97,7 @@ def _under(
 ) -> Any:
     context = task.request
     context.__dict__[LEASE] = lease
-    lease.began = bool(delivery.attempt or delivery.redelivered)
+    lease.began = delivery.returning
     if delivery.carried.deferrals:
         context.headers = {**(context.headers or {}), HEADER: delivery.carried.started().write()}
     before()
@@ -104,15 +110,16 @@ def _refused(
     runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
 ) -> Any:
     carried, tell = delivery.carried, runtime.leases.tell
-    kin = bool(delivery.redelivered or delivery.attempt or delivery.parent_id == busy.run_id)
-    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin)
+    kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id
+    age = math.inf if busy.since is None else time.time() - busy.since
+    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
     if isinstance(step, Defer) and task.request.is_eager:
         step = Skip()  # an eager run has no later
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)
-            endings.drop()
+            return endings.drop()
         case Defer(delay):
             tell(Kind.DEFERRED, request, busy, delay=delay)
             if carried.deferrals and carried.deferrals % CROWD == 0:
@@ -120,7 +127,7 @@ def _refused(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
                     task.name, delivery.run_id, carried.deferrals, short_key(request.key),
                 )  # fmt: skip
-            endings.defer(task, delivery, delay)
+            return endings.defer(task, carried.deferred(kin=kin or busy.resumed), delay)
         case Refuse():
             tell(Kind.REFUSED, request, busy)
             raise Conflict(f"{task.name}: {busy}")
@@ -140,13 +147,14 @@ def _without_store(
     before: Callable[[], None],
 ) -> Any:
     """Do what ``on_store_error`` says; an outage is never taken for a conflict."""
-    if policy.on_store_error == "raise":
-        raise error
-    if policy.on_store_error == "skip":
+    wanted, carried = "run" if runtime.enabled == "observe" else policy.on_store_error, delivery.carried
+    if wanted == "raise" or (wanted == "defer" and task.request.is_eager):
+        raise error  # an eager run has no later
+    if wanted == "skip":
         return endings.skip(task, policy, f"the store was away: {error}")
-    if policy.on_store_error == "defer" and runtime.enabled != "observe":
-        delay = deferral(max(3, delivery.carried.deferrals), float("inf"), random.random())  # noqa: S311
-        endings.defer(task, delivery, delay)
+    if wanted == "defer":
+        delay = deferral(max(3, carried.deferrals), float("inf"), random.random())  # noqa: S311
+        endings.defer(task, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(
         Event(
             kind=Kind.UNGUARDED,

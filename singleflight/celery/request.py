@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -25,7 +25,13 @@ MOST_LOSSES = 5
 DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
 
 
-class SingletonRequest:
+if TYPE_CHECKING:
+    from celery.worker.request import Request as Behind
+else:
+    Behind = object
+
+
+class SingletonRequest(Behind):
     """Mixed in before a task's request class.
 
     Only hooks that Celery's generated request class leaves alone are overridden: it replaces

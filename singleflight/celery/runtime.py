@@ -37,10 +37,9 @@ class Runtime:
         self.app = app
         self._store = store
         self._given = given
-        self._rules: dict[tuple[str, Policy], KeyRule] = {}
 
     def setting(self, name: str, built_in: Any = None) -> Any:
-        """Return ``name`` as given to `install`, else from ``app.conf.singleflight_<name>``, else built in."""
+        """Return ``name`` as given to `install`, else ``app.conf.singleflight_<name>``, else built in."""
         if self._given.get(name) is not None:
             return self._given[name]
         value = self.app.conf.get(f"singleflight_{name}")
@@ -68,7 +67,10 @@ class Runtime:
         if value is None or isinstance(value, Singleton):
             return value
         if isinstance(value, Mapping):
-            return Singleton(**value)
+            try:
+                return Singleton(**value)
+            except TypeError as error:
+                raise ConfigurationError(f"singleflight_defaults={value!r}: {error}") from None
         raise ConfigurationError(
             f"singleflight_defaults={value!r} must be Singleton(...) or a dict of its options"
         )
@@ -125,16 +127,9 @@ class Runtime:
             return None
         return resolve(call if isinstance(call, Singleton) else None, declared, self.defaults)
 
-    def rule(self, task: Task, policy: Policy) -> KeyRule:
-        """Return how calls of a task become keys."""
-        known = (task.name, policy)
-        if known not in self._rules:
-            self._rules[known] = key_rule(self.prefix, task, policy)
-        return self._rules[known]
-
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""
-        key = self.rule(task, policy).key(delivery.args, delivery.kwargs)
+        key = key_rule(self.prefix, task, policy).key(delivery.args, delivery.kwargs)
         if key is None:
             return None
         carried, wait, first = delivery.carried, 0.0, False

@@ -8,40 +8,57 @@ from typing import TYPE_CHECKING, Any
 from celery import states
 from celery.result import EagerResult
 
+from singleflight.carried import Carried
 from singleflight.celery import gate
-from singleflight.celery.delivery import HEADER, Carried
+from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.policy import Singleton
 
 if TYPE_CHECKING:
+    from celery import Task as Behind
+
     from singleflight.celery.runtime import Runtime
+else:
+    Behind = object
 
 ENTERED = "_singleflight_entered"
 """Set on a request once its body is being run: a direct call from inside sees the same request."""
 
 
-class SingletonTask:
+class SingletonTask(Behind):
     """Mixed in before a task's own class by `singleflight.celery.upgrade`."""
 
-    singleflight: Runtime
+    singleflight_own: Any
+    """The task's own class, which comes after this one."""
     singleflight_own_call: bool
     """True if the task's class has a ``__call__`` of its own, which runs inside the lease."""
+
+    @classmethod
+    def bind(cls, app: Any) -> Any:
+        """Bind the task's own class: what settings and annotations put there must not hide what is here."""
+        return cls.singleflight_own.bind(app)
+
+    @property
+    def singleflight(self) -> Runtime:
+        """What `install` left with the task's app."""
+        runtime: Runtime = self.app.singleflight
+        return runtime
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body under a lease if a worker delivers it; a direct call just runs."""
         request = self.request
+        if request.called_directly or ENTERED in request.__dict__:
+            return super().__call__(*args, **kwargs)
         own: Any = super().__call__ if self.singleflight_own_call else self.run
 
         def body() -> Any:
             return own(*args, **kwargs)
 
-        direct = request.called_directly or ENTERED in request.__dict__
-        if direct or (request.is_eager and not self.singleflight.eager):
-            if not direct:
-                self.singleflight_before()
-            return body()
         request.__dict__[ENTERED] = True
-        if not self.singleflight.enabled:
+        if not self.singleflight_own_call:
+            # Celery's own mark that this request has its body: a direct call from inside gets its own.
+            request.__dict__["_protected"] = 1
+        if not self.singleflight.enabled or (request.is_eager and not self.singleflight.eager):
             self.singleflight_before()
             return body()
         return gate.run(self.singleflight, self, body, self.singleflight_before)
@@ -82,15 +99,12 @@ class SingletonTask:
         Raises:
             ConfigurationError: for options that cannot be, or cannot travel in a message.
         """
-        if "singleton" in options:
-            call = Singleton.from_option(options.pop("singleton"))
-            header = Carried(options=False if call is None else call).write()
-            options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+        _carry(options)
         return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
-        options.pop("singleton", None)
+        _carry(options)
         result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001
@@ -98,6 +112,14 @@ class SingletonTask:
                 error = Skipped(f"{self.name} was a duplicate")
                 return EagerResult(result.id, error, states.REVOKED, name=self.name)
         return result
+
+
+def _carry(options: dict[str, Any]) -> None:
+    """Turn the option ``singleton=`` of a single call into a header of its message."""
+    if "singleton" in options:
+        call = Singleton.from_option(options.pop("singleton"))
+        header = Carried(options=False if call is None else call).write()
+        options["headers"] = {**(options.get("headers") or {}), HEADER: header}
 
 
 def declared(task: Any) -> Singleton | None:

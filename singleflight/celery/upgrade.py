@@ -24,10 +24,8 @@ from singleflight.policy import resolve
 if TYPE_CHECKING:
     from celery import Celery
 
-    from singleflight.celery.runtime import Runtime
 
-
-def watch_registry(app: Celery, runtime: Runtime) -> None:
+def watch_registry(app: Celery) -> None:
     """Upgrade the singleton tasks that an app has, and those it will get."""
     registry = app._tasks  # noqa: SLF001 - the only place that sees every task
     kind = type(registry)
@@ -36,21 +34,21 @@ def watch_registry(app: Celery, runtime: Runtime) -> None:
         """The app's own registry, looking at each task that enters."""
 
         def __setitem__(self, name: str, task: Any) -> None:
-            upgrade(task, runtime)
+            upgrade(task)
             super().__setitem__(name, task)
 
     Registry.__name__, Registry.__qualname__ = kind.__name__, kind.__qualname__
     registry.__class__ = Registry
-    upgrade_all(app, runtime)
+    upgrade_all(app)
 
 
-def upgrade_all(app: Celery, runtime: Runtime) -> None:
-    """Look at every registered task again; safe to repeat."""
+def upgrade_all(app: Celery) -> None:
+    """Look at every registered task again, because annotations come later; safe to repeat."""
     for task in list(app._tasks.values()):  # noqa: SLF001 - `app.tasks` would finalize the app
-        upgrade(task, runtime)
+        upgrade(task)
 
 
-def upgrade(task: Any, runtime: Runtime) -> None:
+def upgrade(task: Any) -> None:
     """Give a task that is declared a singleton our task and request classes, and check its options.
 
     Raises:
@@ -75,7 +73,7 @@ def upgrade(task: Any, runtime: Runtime) -> None:
             "__module__": cls.__module__,
             "__doc__": cls.__doc__,
             "Request": request,
-            "singleflight": runtime,
+            "singleflight_own": cls,
             "singleflight_own_call": _has_own_call(cls),
         },
     )
@@ -86,8 +84,8 @@ def _check(task: Any, options: Any) -> None:
     policy = resolve(None, options, None)
     if policy.at_most_one != "running" or policy.on_conflict == "join":
         raise ConfigurationError(
-            f"at_most_one={policy.at_most_one!r} with on_conflict={policy.on_conflict!r} is not available for "
-            "Celery in this version; at_most_one='running' with skip, defer, coalesce or raise is"
+            f"at_most_one={policy.at_most_one!r} with on_conflict={policy.on_conflict!r} is not available "
+            "for Celery in this version; at_most_one='running' with skip, defer, coalesce or raise is"
         )
     for text in key_rule(PREFIX, task, policy).warnings():
         warnings.warn(text, stacklevel=2)

@@ -1,0 +1,157 @@
+"""A rig for worker tests: broker, separate store, real workers and the publisher's app, shared by a file.
+
+Workers take a second or two to start, so tests of one file share them and use a key each.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import redis
+
+from tests.integration import worker_app
+from tests.support.bodylog import VARIABLE, BodyLog, Run, of_key
+from tests.support.nodes import WorkerContainer
+from tests.support.servers import ValkeyServer
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from celery.result import AsyncResult
+
+APP = "tests.integration.worker_app"
+
+
+class Rig:
+    """Servers, workers and a publisher that belong together; a context manager that ends them all.
+
+    Args:
+        folder: for logs.
+        conf: Celery settings of workers and publisher.
+        install: keywords of `singleflight.celery.install`.
+        store_arguments: further arguments of the store's server.
+        store: the store's URL instead of the server's own; "" for none at all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        conf: dict[str, Any] | None = None,
+        install: dict[str, Any] | None = None,
+        store_arguments: tuple[str, ...] = (),
+        store: str | None = None,
+    ) -> None:
+        self.folder = folder
+        self.conf, self.install = conf or {}, install or {}
+        self.broker, self.store = ValkeyServer(), ValkeyServer(*store_arguments)
+        self.store_url = self.store.url if store is None else store
+        self.log = BodyLog(folder / "bodies.log")
+        self.workers: list[WorkerContainer] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.broker.start()
+            self.store.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        url = self.broker.url
+        self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            for worker in self.workers:
+                worker.child.kill()
+        finally:
+            self.broker.close()
+            self.store.close()
+            if hasattr(self, "app"):
+                self.app.close()
+
+    def worker(self, *, ready: bool = True, **options: Any) -> WorkerContainer:
+        """Start one more worker; takes what `WorkerContainer` takes."""
+        url = self.broker.url
+        env = {
+            "CELERY_BROKER_URL": url,
+            "CELERY_RESULT_BACKEND": url,
+            worker_app.STORE: self.store_url,
+            worker_app.CONF: json.dumps(self.conf),
+            worker_app.INSTALL: json.dumps(self.install),
+            VARIABLE: str(self.log.path),
+            **options.pop("env", {}),
+        }
+        options.setdefault("name", f"worker{len(self.workers) + 1}")
+        worker = WorkerContainer(self.folder, env, app=APP, **options)
+        self.workers.append(worker)
+        if ready:
+            worker.ready()
+        return worker
+
+    def start(self, count: int, **options: Any) -> Self:
+        """Start several workers and wait for all."""
+        started = [self.worker(ready=False, **options) for _ in range(count)]
+        for worker in started:
+            worker.ready()
+        return self
+
+    def send(self, name: str, key: str, options: dict[str, Any] | None = None, **how: Any) -> AsyncResult:
+        """Publish a task with this key; `how` goes to its body, `options` to `apply_async`."""
+        result: AsyncResult = self.app.tasks[name].apply_async((key,), how, **(options or {}))
+        return result
+
+    def runs(self, key: str) -> list[Run]:
+        """Return all executions of a key so far."""
+        return of_key(self.log.runs(), key)
+
+    def wait_start(self, key: str, count: int = 1, timeout: float = 30) -> list[Run]:
+        """Wait until so many bodies of a key have started, and return them all."""
+        return until(
+            lambda: len(runs := self.runs(key)) >= count and runs, timeout, f"{count} starts of {key}"
+        )
+
+    def states(self, results: list[AsyncResult], timeout: float = 60) -> list[str]:
+        """Wait until all results are ready and return their states."""
+        until(lambda: all(r.ready() for r in results), timeout, "all results", every=0.1)
+        return [r.state for r in results]
+
+    @property
+    def store_client(self) -> redis.Redis:
+        """A new client of the store's server."""
+        return redis.Redis.from_url(self.store.url, decode_responses=True)
+
+    def records(self) -> dict[str, dict[str, str]]:
+        """Return every record of the store by key."""
+        with self.store_client as client:
+            return {key: client.hgetall(key) for key in client.scan_iter("*", count=1000)}
+
+    def record_of(self, run: str) -> dict[str, str]:
+        """Return the record that remembers a run; empty if none does."""
+        return next(
+            (r for r in self.records().values() if run in r.get("runs", "") or r.get("run") == run), {}
+        )
+
+    def held(self, run: str) -> bool:
+        """Whether a run's lease is alive, by the store's word."""
+        record = self.record_of(run)
+        alive = int(record.get("expires_ms", 0)) > time.time() * 1000
+        return record.get("run") == run and record.get("held") == "1" and alive
+
+    def endless_keys(self) -> list[str]:
+        """Return keys of the store that would stay for ever."""
+        with self.store_client as client:
+            return [key for key in client.scan_iter("*", count=1000) if client.ttl(key) == -1]
+
+    def queued(self) -> int:
+        """Return how many messages wait in the broker, delivered ones excluded."""
+        with redis.Redis.from_url(self.broker.url) as client:
+            return int(client.llen("celery"))
+
+    def unacknowledged(self) -> int:
+        """Return how many messages are delivered and not acknowledged."""
+        with redis.Redis.from_url(self.broker.url) as client:
+            return int(client.hlen("unacked"))
