@@ -35,18 +35,26 @@ PASSING = {
 # Redis 6.2 wraps the error of a command in a script: "ERR Error running script (...): ... -CODE text".
 _CODE = re.compile(r"^(?:ERR Error running script.* -)?([A-Z]{3,})\b", re.DOTALL)
 _COMMAND = re.compile(r"'([a-z|]+)' command")
+# A right that a script lacks comes without its code (7.0), or in other words (6.2).
+_NO_RIGHT = re.compile(r"ACL failure in script|the user executing the script can't", re.IGNORECASE)
+
+
+# redis-py turns these codes into classes and strips them from the text; not every version knows all.
+_CLASSES = {
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
 
 
 def code_of(error: BaseException) -> str:
     """Return the server's code, such as READONLY; empty if the error is not the server's."""
-    names = {
-        driver.ReadOnlyError: "READONLY",
-        driver.BusyLoadingError: "LOADING",
-        driver.NoPermissionError: "NOPERM",
-    }
-    for kind, name in names.items():
-        if isinstance(error, kind):
-            return name
+    if known := _CLASSES.get(type(error).__name__):
+        return known
     found = _CODE.match(str(error))
     return found[1] if found else ""
 
@@ -68,7 +76,7 @@ def _fault(error: BaseException, key: str) -> str:
     code, text = code_of(error), str(error)
     if isinstance(error, driver.AuthenticationError) or code in ("NOAUTH", "WRONGPASS"):
         return f"user or password refused ({text}); correct them in the store's URL"
-    if isinstance(error, driver.AuthorizationError) or code == "NOPERM":
+    if isinstance(error, driver.AuthorizationError) or code == "NOPERM" or _NO_RIGHT.search(text):
         return _missing_right(text, key)
     if code == "RECORDVERSION":
         version = text.rpartition(" ")[2]

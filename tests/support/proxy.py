@@ -29,14 +29,15 @@ class Mode(Enum):
 class FaultProxy:
     """Forwards a loopback port to a server on another one, until a test tells it otherwise.
 
-    ``delay`` is the seconds that each piece of traffic is late.
+    ``delay`` is the seconds that each piece of traffic is late. ``upstream_port`` may change, as a name
+    does that is pointed to another server: open connections stay where they are.
     """
 
     def __init__(self, upstream_port: int) -> None:
         self.mode = Mode.PASS
         self.delay = 0.0
         self.port = 0
-        self._upstream = (LOOPBACK, upstream_port)
+        self.upstream_port = upstream_port
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -92,7 +93,7 @@ class FaultProxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._upstream, timeout=5)
+                server = socket.create_connection((LOOPBACK, self.upstream_port), timeout=5)
             except OSError:
                 _close(client)
                 continue
