@@ -75,9 +75,9 @@ class Actors:
         self.after = dramatiq.actor(actor_name="after", **options)(after)
 
 
-def nightly(seconds: float = 0.0) -> str:
-    """Work under the key of its name."""
-    witness("nightly", seconds=seconds)
+def nightly(seconds: float = 0.0, key: str = "nightly", gate: str = "") -> str:
+    """Work; the lease is that of its name, whatever it is asked."""
+    witness(key, seconds=seconds, gate=gate)
     return "done"
 
 

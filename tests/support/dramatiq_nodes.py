@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import redis
+from dramatiq.results import ResultMissing
 
 from tests.integration.dramatiq_actors import BROKER, STORE, Actors, make_broker
 from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child
 from tests.support.commands import import_path
 from tests.support.servers import ValkeyServer
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -104,6 +108,29 @@ class Cluster:
         for worker in started:
             worker.wait_ready()
         return started
+
+    def result(self, message: Any, timeout: float = 60.0) -> Any:
+        """Wait for the result of a message and return it, or raise its failure."""
+        backend = self.actors.broker.get_results_backend()
+
+        def look() -> list[Any]:
+            # Not block=True: redis-py 8 gives up reading after 5 seconds.
+            try:
+                return [message.get_result(backend=backend)]
+            except ResultMissing:
+                return []
+
+        return until(look, timeout, f"the result of {message}")[0]
+
+    def told(self, messages: Sequence[Any]) -> dict[str, int]:
+        """Return how many of these messages the workers' logs have told each ending of, retries aside."""
+        ids = {message.message_id for message in messages}
+        pairs = {
+            (run, what)
+            for run, what in re.findall(r": run (\S+) ([a-z ]+), key ", self.logs())
+            if run in ids and what not in ("granted", "released")
+        }
+        return dict(Counter(what for _, what in pairs))
 
     def logs(self) -> str:
         """Return all that the workers have printed."""
