@@ -78,8 +78,8 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
     wrapped = symbol_by_name(app.conf.get("singleflight_beat_scheduler") or WRAPPED, aliases=aliases)
     if wrapped is SingleflightScheduler:
         raise ConfigurationError(
-            "singleflight_beat_scheduler names the scheduler that is wrapped, such as 'celery.beat:Scheduler', "
-            "not singleflight itself"
+            "singleflight_beat_scheduler names the scheduler class that is wrapped, not singleflight itself; "
+            "write 'celery.beat:Scheduler', or leave it out"
         )
     if runtime.enabled is not True:
         logger.warning("singleflight_enabled=%r: every beat replica sends every tick", runtime.enabled)
@@ -106,7 +106,7 @@ class SharedTicks(Scheduler):
         self._known: dict[str, Sent] = {}
         self._unlearned: list[Any] = []
         self._resting: dict[str, tuple[float, float]] = {}
-        self._claimed: tuple[str, Claimed] | None = None
+        self._claimed: Claimed | None = None
         self._not_due: tuple[Any, Any] | None = None
         self._look_again: float | None = None
         super().__init__(app=app, **options)
@@ -127,7 +127,7 @@ class SharedTicks(Scheduler):
         return min(delay, self._ticks.rests) if self._unlearned else delay
 
     def _heap_again(self, delay: float) -> float:
-        # Before 5.7 Celery leaves an entry that is not due on top, where it holds up all others (celery#7649).
+        # Celery before 5.7 leaves what is not due on top, where it holds up all others (celery#7649).
         heap = getattr(self, "_heap", None)
         if not heap or self._not_due is None or heap[0][2] is not self._not_due[0]:
             return delay
@@ -175,7 +175,7 @@ class SharedTicks(Scheduler):
         if due:
             answer = self._claim(entry)
             if isinstance(answer, Claimed):
-                self._claimed = (entry.name, answer)
+                self._claimed = answer
                 at = _local(answer.sent.at, entry)
                 again, wait = entry.schedule.is_due(at)
                 return schedstate(True, 0 if again else wait)
@@ -186,8 +186,8 @@ class SharedTicks(Scheduler):
     def reserve(self, entry: Any) -> Any:
         """Advance an entry, to the last run that all replicas see."""
         after = super().reserve(entry)
-        if self._claimed is not None and self._claimed[0] == entry.name:
-            after.last_run_at = _local(self._claimed[1].sent.at, entry)
+        if self._claimed is not None and self._claimed.entry == entry.name:
+            after.last_run_at = _local(self._claimed.sent.at, entry)
         return after
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
@@ -197,9 +197,9 @@ class SharedTicks(Scheduler):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - Celery's signature
         """Publish a tick that is this replica's and confirm it; return None if it is another's."""
-        if not self._mine(entry):
+        if not self._mine(entry) or self._claimed is None:
             return None
-        (_, claimed), self._claimed = self._claimed, None
+        claimed, self._claimed = self._claimed, None
         try:
             if not claimed.lease.held:
                 logger.warning("singleflight: %s was claimed too long ago to be sent", claimed.lease.run_id)
@@ -227,13 +227,13 @@ class SharedTicks(Scheduler):
 
     def _mine(self, entry: Any) -> bool:
         """Return whether the entry's tick is claimed, claiming it if the loop did not ask `is_due`."""
-        if self._claimed is not None and self._claimed[0] == entry.name:
+        if self._claimed is not None and self._claimed.entry == entry.name:
             return True
         due, delay = self._judge(entry)
         if due:
             answer = self._claim(entry)
             if isinstance(answer, Claimed):
-                self._claimed = (entry.name, answer)
+                self._claimed = answer
                 return True
             delay = answer.delay
         if delay is not None:
@@ -297,7 +297,7 @@ class SharedTicks(Scheduler):
 
     def _drop_claim(self) -> None:
         if self._claimed is not None:
-            (_, claimed), self._claimed = self._claimed, None
+            claimed, self._claimed = self._claimed, None
             give_back(claimed.lease)
 
 

@@ -42,7 +42,7 @@ SAY_AGAIN = 60.0
 """Seconds between two warnings about a clock that is off."""
 
 UNSENT = datetime(2000, 1, 1, tzinfo=UTC)
-"""The last run of an entry whose last tick was claimed and never confirmed: whatever its schedule, it is due."""
+"""The last run of an entry whose last tick was claimed and never confirmed: it is overdue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Sent:
 class Claimed:
     """A tick that is this replica's to send; ``sent`` is what it will have been."""
 
+    entry: str
     lease: Lease
     sent: Sent
 
@@ -139,6 +140,7 @@ class Ticks:
         self._prefix = f"{prefix}:beat"
         self._ttl = ttl
         self._clock = clock
+        self._tokens: dict[str, tuple[str, str]] = {}
         self._rests_until = 0.0
         self._complained = -SAY_AGAIN
 
@@ -183,25 +185,26 @@ class Ticks:
             return self._away(error)
         self._back()
         if isinstance(answer, Lease):
-            return self._granted(answer, schedule)
+            return self._granted(entry, answer, schedule)
         if answer.reason in (Reason.FINISHED, Reason.SUPERSEDED) and answer.ended:
             return _sent(schedule, answer.run_id, answer.since)
         return Later(min(LOOK_AGAIN, max(answer.retry_after, LOOK_AGAIN / 2)))
 
     def _ask(self, entry: str, run_id: str, after: str) -> Lease | Busy:
-        return self._leases.claim(
-            Request(
-                key=self.key(entry),
-                task=f"beat:{entry}",
-                run_id=run_id,
-                token=new_token(),
-                ttl=self._ttl,
-                after=after,
-            ),
-            patient=True,
+        # A store that hung may grant a claim long after we gave up: asked again by the same token, it says so.
+        asked, token = self._tokens.pop(entry, ("", ""))
+        if asked != run_id:
+            token = new_token()
+        request = Request(
+            key=self.key(entry), task=f"beat:{entry}", run_id=run_id, token=token, ttl=self._ttl, after=after
         )
+        try:
+            return self._leases.claim(request, patient=True)
+        except StoreUnavailable:
+            self._tokens[entry] = run_id, token
+            raise
 
-    def _granted(self, lease: Lease, schedule: Any) -> Claimed | Later:
+    def _granted(self, entry: str, lease: Lease, schedule: Any) -> Claimed | Later:
         # A tick that is claimed again keeps its start, so the fence (the store's microseconds) is asked too.
         started = lease.granted.started_ms / 1000
         off = min(abs(self._clock() - started), abs(self._clock() - lease.fence / 1_000_000))
@@ -210,12 +213,12 @@ class Ticks:
             if monotonic() - self._complained >= SAY_AGAIN:
                 self._complained = monotonic()
                 logger.warning(
-                    "singleflight: beat sends nothing: this machine's clock is %.0f s off the store's; set it "
-                    "right (NTP), and check the store's machine",
+                    "singleflight: beat sends nothing: this machine's clock is %.0f s off the store's; "
+                    "set the wrong one right (NTP)",
                     off,
                 )
             return Later(SKEW)
-        return Claimed(lease, _sent(schedule, lease.run_id, started))
+        return Claimed(entry, lease, _sent(schedule, lease.run_id, started))
 
     def _away(self, error: Exception) -> Later:
         self._rests_until = monotonic() + RETRY

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import redis
 
+from singleflight.celery.ticks import task_id
+from singleflight.keys import lease_key
 from tests.support.child import Child
 from tests.support.nodes import APP, celery_command, import_path
+from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +34,8 @@ DEATH = "BEAT_DEATH"
 """Environment variable that names a file; its content says where the next replica that comes by dies."""
 SHARING = "tests.support.beat_app"
 """The app that has singleflight installed."""
+CLAIMED = re.compile(r": run (\S+@\S+) (?:granted|took over)")
+"""A claim in a beat's log."""
 
 
 class Beat(Child):
@@ -125,3 +134,62 @@ def twice(messages: Sequence[Message]) -> set[str]:
     """Return the task ids that were published more than once."""
     ids = [message.task_id for message in messages]
     return {one for one in ids if ids.count(one) > 1}
+
+
+class Replicas:
+    """A broker, a store of its own, a mailbox, and as many beats as a test starts; all ended on exit."""
+
+    def __init__(self, folder: Path, *, one_server: bool = False) -> None:
+        self.folder = folder
+        self.broker = ValkeyServer()
+        self.store = self.broker if one_server else ValkeyServer()
+        self.mailbox = Mailbox(self.broker.url)
+        self.death = folder / "death"
+        self.settings: dict[str, object] = {"singleflight_url": self.store.url}
+        self.schedule: dict[str, dict[str, object]] = {}
+        self.environment: dict[str, str] = {}
+        self.beats: list[Beat] = []
+
+    def start(self, *, ready: bool = True, **options: object) -> Beat:
+        """Start one more replica; `options` are those of `Beat`."""
+        given = {"scheduler": "singleflight", "app": SHARING, "name": f"beat{len(self.beats) + 1}", **options}
+        schedule = given.pop("schedule", self.schedule)
+        env = {
+            "CELERY_BROKER_URL": self.broker.url,
+            SETTINGS: json.dumps(self.settings),
+            DEATH: str(self.death),
+            **self.environment,
+        }
+        self.beats.append(Beat(self.folder, env, schedule=schedule, **given))
+        if ready:
+            self.beats[-1].wait_ready()
+        return self.beats[-1]
+
+    def stop(self) -> None:
+        """Stop every replica that runs, as an operator would."""
+        running = [beat for beat in self.beats if beat.alive]
+        for beat in running:
+            beat.send(signal.SIGTERM)
+        for beat in running:
+            beat.wait()
+
+    def due_instants(self) -> dict[str, datetime]:
+        """Return the due instant of each task id that any replica claimed."""
+        found = {}
+        for run_id in {run for beat in self.beats for run in CLAIMED.findall(beat.log())}:
+            name, _, due = run_id.rpartition("@")
+            key = lease_key("singleflight:beat", name)
+            found[task_id(key, run_id)] = datetime.fromisoformat(due)
+        return found
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for server in {self.broker, self.store}:
+                stack.enter_context(server)
+            stack.enter_context(self.mailbox)
+            stack.callback(lambda: [beat.kill() for beat in self.beats])
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
