@@ -32,8 +32,8 @@ PASSING = {
 }
 """Codes that say: not this server, or not now. A new connection may reach one that can."""
 
-# Redis 6.2 wraps the error of a command in a script: "ERR Error running script (...): ... -CODE text".
-_CODE = re.compile(r"^(?:ERR Error running script.* -)?([A-Z]{3,})\b", re.DOTALL)
+# Redis 6.2 wraps errors within scripts: "Error running script (...): @user_script:7: -CODE text".
+_CODE = re.compile(r"^(?:(?:ERR )?Error running script.*@user_script: ?\d+: -?)?([A-Z]{3,})\b", re.DOTALL)
 _COMMAND = re.compile(r"'([a-z|]+)' command")
 # A right that a script lacks comes without its code (7.0), or in other words (6.2).
 _NO_RIGHT = re.compile(r"ACL failure in script|the user executing the script can't", re.IGNORECASE)
