@@ -1,4 +1,4 @@
-"""The demo's processes: each in a group of its own, without any file, and none outlives the demo."""
+"""The demo's processes: each in a group of its own, and neither they nor their files outlive the demo."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 PR_SET_PDEATHSIG = 1
+SWEEP = 'cat; for n in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$0" && break; sleep 0.2; done'
+"""Waits for the end of its input, which is the demo's end too, and removes a directory.
+
+More than once: those who are being killed at that moment may still write to it.
+"""
 TAIL = 30
 """Lines of a child's output that are shown when it fails."""
 
@@ -87,23 +92,40 @@ class Child:
 
 
 class Children:
-    """All processes of one demo; leaving the block ends them, whatever the reason."""
+    """All processes of one demo; leaving the block ends them, whatever the reason.
+
+    Their temporary files go to one directory, which goes too. Should the demo be killed with SIGKILL, the
+    kernel ends the children (Linux), and a shell that waits for the demo's end removes the directory.
+    """
 
     def __init__(self) -> None:
+        """Start nothing yet."""
         self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        """Make the directory, and start who removes it."""
+        self.directory = tempfile.mkdtemp(prefix="singleflight-demo-")
+        self._sweeper = subprocess.Popen(  # noqa: S603 - our own program
+            ["/bin/sh", "-c", SWEEP, self.directory],
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
 
     def add(self, child: Child) -> Child:
         """Take responsibility for a child."""
         self._children.append(child)
         return child
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
+        """End all, and wait until the directory is gone."""
         # Workers before their broker, so that none of them sees it vanish.
         for child in reversed(self._children):
             child.kill()
+        self._sweeper.communicate()
 
 
 def _die_with_parent() -> Callable[[], None] | None:

