@@ -53,8 +53,11 @@ def celery_broker_cluster(celery_broker: RedisTestBroker) -> CeleryBrokerCluster
 
 @pytest.fixture
 def celery_backend_cluster(celery_broker: RedisTestBroker) -> Iterator[CeleryBackendCluster]:
-    """Return the same server as the result backend."""
-    return CeleryBackendCluster(RedisTestBackend(celery_broker.container))
+    """Return the same server as the result backend; afterwards no result object asks it any more."""
+    backend = RedisTestBackend(celery_broker.container)
+    yield CeleryBackendCluster(backend)
+    # A result that is collected later would look for its server for twenty seconds.
+    backend.teardown()
 
 
 @pytest.fixture

@@ -135,8 +135,7 @@ class ValkeyContainer(CeleryTestContainer):
         self.server.restart()
 
     def teardown(self) -> None:
-        """End the server."""
-        self.server.close()
+        """Nothing to do: the fixture that started the server ends it, after a last look at its keys."""
 
 
 class WorkerContainer(ProcessContainer, CeleryWorkerContainer):
