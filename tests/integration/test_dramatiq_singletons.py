@@ -41,11 +41,10 @@ def test_of_many_messages_to_a_singleton_no_two_run_at_once(cluster: Cluster) ->
     until(cluster.idle, 60, "the end of all messages")
 
     runs = of_key(cluster.log.runs(), "nightly")
-    skipped = cluster.logs().count("skipped, key nightly:")
     assert not overlaps(runs)
-    assert len({run.run for run in runs}) == len(runs)
-    assert len(runs) + skipped == len(messages)
-    assert skipped > 0
+    assert len({run.run for run in runs}) == len(runs) < 200
+    skipped = {"skipped": 200 - len(runs)}
+    until(lambda: cluster.told(messages) == skipped, what="the log to tell of each skipped message")
     assert all(run.fence for run in runs)
 
 
@@ -53,6 +52,7 @@ def test_deferred_messages_all_run_one_after_the_other(cluster: Cluster) -> None
     """Twenty messages that may not run at once all run, each once, and none of it counts as a retry."""
     options = Singleton(by="key", on_conflict="defer", ttl=2)
     work = cluster.actors.work
+    dead = cluster.dead()
     sent = [work.send_with_options(args=("deferred", 0.05), singleton=options) for _ in range(20)]
     until(lambda: len(of_key(cluster.log.runs(), "deferred")) == 20, 90, "twenty runs")
     until(cluster.idle, 30, "the end of all messages")
@@ -61,7 +61,7 @@ def test_deferred_messages_all_run_one_after_the_other(cluster: Cluster) -> None
     assert not overlaps(runs)
     assert sorted(run.run for run in runs) == sorted(message.message_id for message in sent)
     assert {run.attempt for run in runs} == {0}
-    assert cluster.dead() == 0
+    assert cluster.dead() == dead
 
 
 def test_ten_clicks_are_two_runs(cluster: Cluster, gate: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_conflict_that_is_to_be_raised_is_not_retried(cluster: Cluster, gate: 
 
 
 def test_a_retry_is_never_skipped_and_blocks_nobody(cluster: Cluster, gate: Path) -> None:
-    """Between two attempts the key is free; a retry that meets another run waits, although its word is skip."""
+    """The key is free between two attempts; a retry that meets another run waits, though its word is skip."""
     send, options = cluster.actors.work.send_with_options, Singleton(by="key", ttl=3)
     failing = send(args=("retried", 0, "", 1), singleton=options, min_backoff=1_500)
     until(lambda: starts(cluster.log.runs(), failing.message_id), what="the first attempt")
@@ -188,7 +188,7 @@ def test_a_deferred_run_gives_up_when_it_is_told_to(cluster: Cluster, gate: Path
     gate.touch()
 
     assert ending == "Skipped"
-    assert cluster.told([waiting])["gave up"] == 1
+    until(lambda: cluster.told([waiting]).get("gave up") == 1, what="the log to say so")
 
 
 def test_a_single_message_can_do_without_a_lease(cluster: Cluster, gate: Path) -> None:
