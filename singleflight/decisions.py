@@ -74,11 +74,8 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     wait = Defer(deferral(waiter.deferrals, until_free, jitter))
     if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
         return wait
-    if policy.one_waits:
-        waits = busy.waiting == waiter.run_id
-    else:
-        waits = policy.on_conflict in ("defer", "join")
-    if not waits:
+    one_waits, all_wait = policy.one_waits, policy.on_conflict in ("defer", "join")
+    if not (busy.waiting == waiter.run_id if one_waits else all_wait):
         return Refuse() if policy.on_conflict == "raise" else Skip()
     if policy.give_up_after is not None and waiter.waited >= policy.give_up_after:
         return Skip(gave_up=True)

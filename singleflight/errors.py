@@ -1,11 +1,11 @@
 """The error tree; every argument is text, because result backends rebuild errors from their args.
 
-    SingleflightError
-     ├── ConfigurationError   an option, URL or server set-up that cannot work
-     ├── Conflict             another run holds the key, and ``on_conflict="raise"``
-     ├── Skipped              the outcome of a duplicate that was skipped
-     ├── LeaseLost            this delivery no longer holds its lease
-     └── StoreUnavailable     the store did not answer, or not in time
+SingleflightError
+ ├── ConfigurationError   an option, URL or server set-up that cannot work
+ ├── Conflict             another run holds the key, and ``on_conflict="raise"``
+ ├── Skipped              the outcome of a duplicate that was skipped
+ ├── LeaseLost            this delivery no longer holds its lease
+ └── StoreUnavailable     the store did not answer, or not in time
 """
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from singleflight.keys import short_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,10 +88,59 @@ class Event:
         if self.holder is not None:
             parts.append(f"held by {self.holder}")
         if self.age is not None:
-            parts.append(f"since {self.age:.1f} s")
+            parts.append(f"for {self.age:.1f} s")
         if self.delay is not None:
             parts.append(f"again in {self.delay:.0f} s")
         return ", ".join(parts)
+
+
+class Subject(Protocol):
+    """What an event can be about: a request for a lease, or the lease."""
+
+    @property
+    def task(self) -> str:
+        """Task or lease name."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The whole key."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The run that asks or holds."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The delivery that asks or holds."""
+        ...
+
+
+def about(
+    subject: Subject,
+    kind: Kind,
+    reason: str = "",
+    *,
+    fence: int = 0,
+    holder: Holder | None = None,
+    age: float | None = None,
+    delay: float | None = None,
+) -> Event:
+    """Return the event that something happened to a request or a lease."""
+    return Event(
+        kind=kind,
+        task=subject.task,
+        key=short_key(subject.key),
+        run_id=subject.run_id,
+        token=subject.token,
+        fence=fence,
+        reason=reason,
+        holder=holder,
+        age=age,
+        delay=delay,
+    )
 
 
 def log(event: Event) -> None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import uuid
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
 
-from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
-from singleflight.events import Event, Kind, Notify
+from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
+from singleflight.events import Kind, Notify, about
 from singleflight.keeper import process_keeper
-from singleflight.keys import lease_key, short_key
-from singleflight.lease import Busy, Holder, Lease, Outcome, monotonic
-from singleflight.policy import Singleton
+from singleflight.keys import lease_key
+from singleflight.lease import Busy, Holder, Lease, Outcome, Reason, monotonic
+from singleflight.parting import release_of
+from singleflight.policy import Singleton, resolve
 from singleflight.stores import open_store
-from singleflight.stores.base import Claim, Release
+from singleflight.stores.base import Claim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
+    from singleflight.keeper import Keeper
+    from singleflight.lease import Granted
     from singleflight.stores.base import Store
 
 PREFIX = "singleflight"
 
 REST = 5.0
 """Seconds for which a store that has failed is not asked again by those who must not be slow."""
+
+RETRACT = 60.0
+"""Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
 
 SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5
 """Seconds between two looks of somebody who waits for a lease."""
@@ -41,7 +50,7 @@ def current_lease() -> Lease | None:
 
 
 @contextmanager
-def holding(lease: Lease | None) -> Iterator[None]:
+def holding(lease: Lease | None) -> Generator[None]:
     """Make a lease the `current_lease` of a block."""
     mark = _current.set(lease)
     try:
@@ -94,55 +103,44 @@ class Leases:
         """
         if not patient and monotonic() < self._rests_until:
             raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
-        holder = Holder(request.task)
-        sent = monotonic()
+        keeper, holder = process_keeper(), Holder(request.task)
+        sent = keeper.clock()
         try:
             answer = self.store.claim(_claim(request, holder))
+            self._rests_until = 0.0
+            if isinstance(answer, Busy):
+                return answer
+            lease = _lease(keeper, answer, request, holder, sent)
+            keeper.hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
+            kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
+            self.notify(about(request, kind, fence=answer.fence))
+        except ConfigurationError:
+            raise
         except StoreUnavailable as error:
+            self._retract(request)
+            if monotonic() >= self._rests_until:  # an outage is not reported more often
+                self.notify(about(request, Kind.STORE_ERROR, str(error)))
             self._rests_until = monotonic() + REST
-            self.notify(_event(Kind.STORE_ERROR, request, reason=str(error)))
             raise
         except BaseException:
-            # A time limit struck between request and reply: nobody else would release what was granted.
-            self.disown(request, Outcome.REQUEUED, began=False)
+            self._retract(request)
             raise
-        self._rests_until = 0.0
-        if isinstance(answer, Busy):
-            return answer
-        lease = Lease(
-            process_keeper(),
-            answer,
-            key=request.key,
-            task=request.task,
-            run_id=request.run_id,
-            attempt=request.attempt,
-            token=request.token,
-            ttl=request.ttl,
-            holder=holder,
-            sent=sent,
-            max_hold=request.max_hold,
-        )
-        process_keeper().hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
-        self.notify(_event(Kind.TOOK_OVER if answer.took_over else Kind.GRANTED, request, fence=answer.fence))
         return lease
 
     def disown(self, request: Request, outcome: Outcome, *, grace: float = 0, began: bool = True) -> None:
         """Have the keeper release a lease for a process that cannot do it itself; returns at once."""
-        release = Release(
-            key=request.key,
-            run_id=request.run_id,
-            attempt=request.attempt,
-            token=request.token,
-            outcome=outcome,
-            grace_ms=round(grace * 1000),
-            began=began,
-        )
+        release = release_of(request, outcome, grace=grace, began=began)
         process_keeper().send(release, self.store, patience=request.ttl)
+
+    def _retract(self, request: Request) -> None:
+        """Take back a claim whose answer nobody heard: it may have been granted all the same."""
+        release = release_of(request, Outcome.REQUEUED, began=request.attempt > 0)
+        process_keeper().send(release, self.store, patience=min(request.ttl, RETRACT))
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
         """Report what became of a refused claim."""
         age = None if busy.since is None else max(0.0, time.time() - busy.since)
-        self.notify(_event(kind, request, reason=str(busy.reason), holder=busy.holder, age=age, delay=delay))
+        self.notify(about(request, kind, str(busy.reason), holder=busy.holder, age=age, delay=delay))
 
 
 def new_token() -> str:
@@ -154,8 +152,8 @@ def try_lease(
     store: Store | str,
     name: str,
     *,
-    ttl: float = 30.0,
-    window: float = 0.0,
+    ttl: float | timedelta = 30.0,
+    window: float | timedelta = 0.0,
     run_id: str | None = None,
     prefix: str = PREFIX,
 ) -> Lease | Busy:
@@ -174,16 +172,7 @@ def try_lease(
         ConfigurationError: for a wrong value.
         StoreUnavailable: if the store gives no answer.
     """
-    options = Singleton(ttl=ttl, window=window)  # refuses wrong values by name
-    del options
-    request = Request(
-        key=lease_key(prefix, name),
-        task=name,
-        run_id=run_id or str(uuid.uuid4()),
-        token=new_token(),
-        ttl=float(ttl),
-        window=float(window),
-    )
+    request = _request(name, ttl, window, run_id, prefix)
     return _leases(store).claim(request, patient=True)
 
 
@@ -192,12 +181,12 @@ def lease(
     store: Store | str,
     name: str,
     *,
-    ttl: float = 30.0,
-    window: float = 0.0,
+    ttl: float | timedelta = 30.0,
+    window: float | timedelta = 0.0,
     run_id: str | None = None,
-    wait: float | None = 0.0,
+    wait: float | timedelta | None = 0.0,
     prefix: str = PREFIX,
-) -> Iterator[Lease]:
+) -> Generator[Lease]:
     """Hold the lease called ``name`` for a block, waiting for it if told to.
 
     Args:
@@ -206,34 +195,73 @@ def lease(
             ``wait=None`` plus `Lease.check` before each thing that only a leader may do.
 
     Raises:
-        Conflict: if another run still has it when the wait is over.
+        Conflict: if another run still has it when the wait is over, or this run has ended already.
         StoreUnavailable: if the store gives no answer in that time.
         ConfigurationError: for a wrong value.
     """
-    run_id = run_id or str(uuid.uuid4())
-    deadline = None if wait is None else monotonic() + wait
+    deadline = monotonic() + _patience(wait)
+    request = _request(name, ttl, window, run_id, prefix)
+    block = _Block()
+    taken = _wait_for(_leases(store), request, deadline, weakref.ref(block))
+    with taken, holding(taken):
+        yield taken
+
+
+class _Block:
+    """Lives as long as a ``with lease(...)`` block: without it, the keeper gives the lease back."""
+
+
+def _wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
+    """Claim until it is granted; every claim has its own token, because an earlier one may be taken back."""
     pause = SHORTEST_POLL
     while True:
+        over: SingleflightError
         try:
-            answer = try_lease(store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
-        except StoreUnavailable:
-            if deadline is not None and monotonic() + pause > deadline:
-                raise
+            answer = leases.claim(replace(request, token=new_token()), owner=owner, patient=True)
+        except StoreUnavailable as error:
+            over = error
         else:
             if isinstance(answer, Lease):
-                break
-            if deadline is not None and monotonic() + pause > deadline:
-                raise Conflict(f"{name} is taken ({answer}); wait longer, or try again later")
-        time.sleep(pause * (1 - random.random() / 4))  # noqa: S311 - spreads waiters, guards nothing
+                return answer
+            over = Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later")
+            if answer.reason is Reason.FINISHED:
+                raise over
+        left = deadline - monotonic()
+        if left <= 0:
+            raise over
+        time.sleep(min(left, pause * (1 - random.random() / 4)))  # noqa: S311 - spreads waiters, guards nothing
         pause = min(LONGEST_POLL, pause * 1.5)
-    with answer, holding(answer):
-        yield answer
+
+
+def _request(
+    name: str, ttl: float | timedelta, window: float | timedelta, run_id: str | None, prefix: str
+) -> Request:
+    policy = resolve(Singleton(ttl=ttl, window=window))  # refuses wrong values by name
+    return Request(
+        key=lease_key(prefix, name),
+        task=name,
+        run_id=run_id or str(uuid.uuid4()),
+        token=new_token(),
+        ttl=policy.ttl,
+        window=policy.window,
+    )
+
+
+def _patience(wait: object) -> float:
+    if wait is None:
+        return math.inf
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigurationError(
+            f"wait={wait!r} is not a duration; give seconds, 0 for one try, or None to wait for ever"
+        )
+    return seconds
 
 
 class _Opened:
     """Stores opened by URL in this process, so that a loop of `try_lease` does not connect each time."""
 
-    by_url: dict[str, Leases] = {}
+    by_url: ClassVar[dict[str, Leases]] = {}
 
 
 def _leases(store: Store | str) -> Leases:
@@ -261,25 +289,17 @@ def _claim(request: Request, holder: Holder) -> Claim:
     )
 
 
-def _event(
-    kind: Kind,
-    request: Request,
-    *,
-    reason: str = "",
-    fence: int = 0,
-    holder: Holder | None = None,
-    age: float | None = None,
-    delay: float | None = None,
-) -> Event:
-    return Event(
-        kind=kind,
+def _lease(keeper: Keeper, granted: Granted, request: Request, holder: Holder, sent: float) -> Lease:
+    return Lease(
+        keeper,
+        granted,
+        key=request.key,
         task=request.task,
-        key=short_key(request.key),
         run_id=request.run_id,
+        attempt=request.attempt,
         token=request.token,
-        fence=fence,
-        reason=reason,
+        ttl=request.ttl,
         holder=holder,
-        age=age,
-        delay=delay,
+        sent=sent,
+        max_hold=request.max_hold,
     )

@@ -1,85 +1,59 @@
-"""The keeper: one thread per process that renews every lease this process holds, and gives back late ones."""
+"""The keeper: renews this process's leases, tells holders what they lost, gives back what is late."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
-import time
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from singleflight.decisions import renewal_interval
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Event, Kind, logger
+from singleflight.events import Kind, logger
+from singleflight.kept import NEVER, Kept
 from singleflight.keys import short_key
 from singleflight.lease import Outcome, monotonic
-from singleflight.stores.base import Release, Renewal, Renewed
+from singleflight.parting import Parting, release_of
+from singleflight.stores.base import Renewed
+from singleflight.watch import RETRY, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from singleflight.events import Notify
     from singleflight.lease import Lease
-    from singleflight.stores.base import Store
+    from singleflight.stores.base import Release, Store
 
-RETRY = 0.5
-"""Seconds between two tries at a store that did not answer."""
-
-IDLE = 5.0
-"""Seconds after which a keeper without work looks up: so a lease that is due later need not wake it."""
-
-BATCH = 1 / 10
-"""Leases that fall due within this part of their renewal interval are renewed in the same request."""
-
-NEVER = float("inf")
-
-
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """One lease in hand, and whom to tell."""
-
-    lease: Lease
-    store: Store
-    notify: Notify
-    on_lost: Callable[[Lease], None] | None
-    owner: Callable[[], object] | None
-    due: float
-    """When the next renewal goes out (monotonic)."""
-    confirmed: float
-    """When the last request that the store granted went out (monotonic)."""
-    told: bool = False
-    """The holder knows that the lease cannot be trusted."""
-
-
-@dataclass(slots=True, eq=False)
-class _Parting:
-    """A release that is not through yet; after ``until`` (monotonic) the lease has lapsed by itself."""
-
-    release: Release
-    store: Store
-    until: float
-    unless_over: bool = False
-    """Look first, and leave a lease alone whose own process has already said how the run ended."""
+HANDS_OFF = 2.0
+"""Seconds for which a release is left to the thread that asked for it, before the keeper tries as well."""
 
 
 class Keeper:
     """Renews leases every ttl/3, in one request per store, and tells holders when they have lost one.
 
-    The thread starts with the first lease and survives every store error. A forked child never touches
-    its parent's keeper: leases of another process are neither renewed nor released.
+    Two threads start with the first lease and survive every error. One talks to the stores. The other only
+    looks at the clock, because a request may hang for longer than any timeout (looking up a host's name has
+    none), and a holder must learn in time that its lease cannot be trusted.
+
+    A forked child never touches its parent's keeper: it neither renews nor releases leases of another
+    process.
+
+    Args:
+        clock: seconds that go on at an even pace, also while the machine sleeps.
     """
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
-        self.pid = os.getpid()
-        self._wake = threading.Condition()
-        self._kept: dict[str, _Kept] = {}
-        self._partings: list[_Parting] = []
-        self._next_look = 0.0
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
+        self._pid = os.getpid()
+        # By token: a lease in hand, then its release until that is through. To give back is one assignment,
+        # so an exception raised into the calling thread finds the one or the other.
+        self._books: dict[str, Kept | Parting] = {}
+        self._lock = threading.RLock()
+        self._silent: set[int] = set()
+        """Stores that have been reported to give no answer."""
+        self._errands = Watch("singleflight-keeper", self.run_errands, clock)
+        self._alarm = Watch("singleflight-alarm", self.raise_alarms, clock)
 
     def hold(
         self,
@@ -92,231 +66,218 @@ class Keeper:
     ) -> None:
         """Renew a lease until it is released or lost.
 
-        ``on_lost`` is called in the keeper's thread when the lease cannot be trusted any more. ``owner`` is
-        a weak reference to whoever must release: when it is dead, the keeper releases as REQUEUED.
+        ``on_lost`` is called in a thread of the keeper when the lease cannot be trusted any more. ``owner``
+        is a weak reference to whoever must release: when it is dead, the keeper releases as REQUEUED.
         """
-        due = lease.held_since + renewal_interval(lease.ttl)
-        with self._wake:
-            self._kept[lease.token] = _Kept(lease, store, notify, on_lost, owner, due, lease.held_since)
-            self._ensure_thread(due)
+        kept = Kept(lease, store, notify, on_lost, owner)
+        with self._lock:
+            self._books[lease.token] = kept
+        self._errands.rouse(kept.due)
+        self._alarm.rouse(lease.trusted_until)
 
     def renew_now(self, lease: Lease) -> None:
         """Renew one lease in the calling thread; a store that is away changes nothing."""
-        if self.pid == os.getpid():
-            with self._wake:
-                kept = self._kept.get(lease.token)
-            if kept is not None:
-                self._renew([kept])
+        if self._pid != os.getpid():
+            return
+        kept = self._books.get(lease.token)
+        if isinstance(kept, Kept) and kept.due != NEVER:
+            self._renew([kept])
 
     def give_back(self, lease: Lease, outcome: Outcome, *, grace: float = 0, again: float = 0) -> bool:
-        """Stop renewing and release; if the store is away, the thread goes on trying until the ttl is over.
+        """Stop renewing and release; if the store is away, the keeper goes on trying until the ttl is over.
 
         The release is on the books before the request goes out, so that an exception raised into the
         calling thread (a soft time limit) cannot lose it.
         """
-        if self.pid != os.getpid():
+        if self._pid != os.getpid():
             return False
-        with self._wake:
-            kept = self._kept.get(lease.token)
-            if kept is None:
+        hands_off = min(HANDS_OFF, renewal_interval(lease.ttl))
+        release = release_of(lease, outcome, grace=grace, again=again, began=lease.began)
+        with self._lock:
+            kept = self._books.get(lease.token)
+            if not isinstance(kept, Kept):
                 return False
-            parting = _Parting(_release(lease, outcome, grace, again), kept.store, monotonic() + lease.ttl)
-            self._partings.append(parting)
-            del self._kept[lease.token]
-        lease.end()
-        ours = self._part(parting)
-        kept.notify(_event(Kind.RELEASED, lease, str(outcome)))
+            parting = self._part(kept, release, hands_off)
+        ours = self._attempt(parting)
+        if ours is None:
+            parting.due = self.clock() + RETRY
+            self._errands.rouse(parting.due)
+        elif not ours and not kept.told:
+            kept.tell(Kind.LOST, "found out when it was released", self.clock())
+        kept.tell(Kind.RELEASED, str(outcome), self.clock())
         return bool(ours)
 
     def send(self, release: Release, store: Store, *, patience: float) -> None:
-        """Release for a process that could not, from the keeper's thread: the caller must not wait.
+        """Release from the keeper's thread, for up to ``patience`` seconds: the caller must not wait.
 
-        Nothing happens if that process never held the lease, or has said itself how the run ended: it may
-        have published a retry or a deferred copy, which a final outcome would turn into a late copy.
+        For a process that died, or a claim whose answer nobody heard. Nothing happens if the lease was never
+        granted, or if its process has said itself how the run ended: it may have published a retry or a
+        deferred copy, which a final outcome would turn into a late copy.
         """
-        with self._wake:
-            parting = _Parting(release, store, monotonic() + patience, unless_over=True)
-            self._partings.append(parting)
-            self._ensure_thread(0.0)
+        now = self.clock()
+        with self._lock:
+            self._books[release.token] = Parting(release, store, now + patience, due=now, unless_over=True)
+        self._errands.rouse(now)
 
     def stop(self, patience: float = 1.0) -> None:
-        """Try open releases once more and end the thread within ``patience`` seconds."""
-        if self.pid != os.getpid():
+        """Try open releases once more and end the threads, within ``patience`` seconds."""
+        if self._pid != os.getpid():
             return
-        with self._wake:
-            thread, self._thread, self._stopping = self._thread, None, True
-            self._wake.notify()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(patience)
+        for entry in self._entries():
+            if isinstance(entry, Parting):
+                entry.due = 0.0
+        self._alarm.stop(0)
+        self._errands.stop(patience)
 
-    def _ensure_thread(self, look_by: float) -> None:
-        """Have the thread look at the books by ``look_by`` (monotonic); called under the lock."""
-        if self._thread is None or not self._thread.is_alive():
-            self._stopping = False
-            self._thread = threading.Thread(target=self._run, name="singleflight-keeper", daemon=True)
-            self._thread.start()
-            atexit.register(self.stop)
-        elif look_by < self._next_look:
-            self._wake.notify()
-
-    def _run(self) -> None:
-        while True:
+    def run_errands(self) -> float:
+        """Renew what is due and try open releases, all that talks to stores; return when to come again."""
+        now = self.clock()
+        due: dict[int, list[Kept]] = defaultdict(list)
+        for kept in self._leases():
+            if kept.abandoned:
+                self._give_up(kept)
+            elif kept.is_due(now):
+                due[id(kept.store)].append(kept)
+        for group in due.values():
             try:
-                with self._wake:
-                    if not self._stopping:
-                        self._next_look = self._next_moment()
-                        self._wake.wait(max(0.0, self._next_look - monotonic()))
-                    kept, stopping = list(self._kept.values()), self._stopping
-                self._part_all()
-                if stopping:
-                    return
-                self._beat(kept)
-            except Exception:  # whatever it was, the other leases still need their keeper
-                logger.exception("singleflight keeper: going on after an unexpected error")
-                time.sleep(RETRY)
+                self._renew(group)
+            except Exception as error:  # noqa: BLE001 - no store may raise it, but leases elsewhere need their renewal
+                self._put_off(group, repr(error))
+        self._attempt_all()
+        return min((entry.due for entry in self._entries()), default=NEVER)
 
-    def _next_moment(self) -> float:
-        """When there is something to do next (monotonic); called under the lock."""
-        moment = monotonic() + (RETRY if self._partings else IDLE)
-        for kept in self._kept.values():
-            moment = min(moment, kept.due if kept.told else min(kept.due, kept.lease.trusted_until))
+    def raise_alarms(self) -> float:
+        """Tell the holders of what could not be confirmed in time; return when to come again."""
+        now, moment = self.clock(), NEVER
+        for kept in self._leases():
+            if kept.told:
+                continue
+            if now >= kept.lease.trusted_until:
+                self._lose(kept, "max_hold is over" if kept.due == NEVER else "not confirmed in time")
+            else:
+                moment = min(moment, kept.lease.trusted_until)
         return moment
 
-    def _beat(self, everything: Sequence[_Kept]) -> None:
-        """Renew what is due, then tell the holders of what could not be confirmed in time."""
-        now = monotonic()
-        due: dict[int, list[_Kept]] = defaultdict(list)
-        for kept in everything:
-            lease = kept.lease
-            if kept.owner is not None and kept.owner() is None:
-                lease.release(Outcome.REQUEUED)
-            elif kept.due <= now + BATCH * renewal_interval(lease.ttl):
-                if lease.max_hold is not None and now - lease.held_since >= lease.max_hold:
-                    kept.due = NEVER  # a hung run: the lease lapses by itself
-                else:
-                    due[id(kept.store)].append(kept)
-        for group in due.values():
-            self._renew(group)
-        now = monotonic()
-        for kept in everything:
-            if not kept.told and now >= kept.lease.trusted_until and kept.lease.token in self._kept:
-                self._lose(kept, "max_hold is over" if kept.due == NEVER else "not confirmed in time")
+    def _entries(self) -> list[Kept | Parting]:
+        with self._lock:
+            return list(self._books.values())
 
-    def _renew(self, group: Sequence[_Kept]) -> None:
+    def _leases(self) -> list[Kept]:
+        return [entry for entry in self._entries() if isinstance(entry, Kept)]
+
+    def _part(self, kept: Kept, release: Release, hands_off: float) -> Parting:
+        """Put a release on the books in place of the lease; called under the lock."""
+        now = self.clock()
+        parting = Parting(release, kept.store, until=now + kept.lease.ttl, due=now + hands_off)
+        self._books[kept.lease.token] = parting
+        kept.lease.end()
+        return parting
+
+    def _give_up(self, kept: Kept) -> None:
+        """Part with a lease whose owner is gone."""
+        release = release_of(kept.lease, Outcome.REQUEUED, began=kept.lease.began)
+        with self._lock:
+            if self._books.get(kept.lease.token) is not kept:
+                return
+            self._part(kept, release, hands_off=0)
+        kept.tell(Kind.RELEASED, str(Outcome.REQUEUED), self.clock())
+
+    def _renew(self, group: Sequence[Kept]) -> None:
         """Renew leases of one store in one request."""
-        sent = monotonic()
+        sent, store = self.clock(), group[0].store
         try:
-            answers = group[0].store.renew([_renewal(kept, sent) for kept in group])
+            answers = store.renew([kept.renewal(sent) for kept in group])
         except (StoreUnavailable, ConfigurationError) as error:
-            for kept in group:
-                kept.due = monotonic() + min(RETRY, renewal_interval(kept.lease.ttl))
-            group[0].notify(_event(Kind.STORE_ERROR, group[0].lease, f"{len(group)} not renewed: {error}"))
+            self._put_off(group, str(error))
             return
+        self._silent.discard(id(store))
         for kept, answer in zip(group, answers, strict=True):
-            if answer is Renewed.LOST:
-                kept.due = NEVER
-                if kept.lease.end() and not kept.told:
-                    self._lose(kept, "another delivery has it, or it was evicted")
-                continue
-            kept.due, kept.confirmed = sent + renewal_interval(kept.lease.ttl), sent
-            kept.lease.renewed(sent)
-            if answer is Renewed.RESTORED:
-                kept.notify(_event(Kind.RESTORED, kept.lease, "the record had vanished from the store"))
-            if kept.told:
-                kept.told = False
-                kept.notify(_event(Kind.REGAINED, kept.lease, "nobody else took it"))
+            self._note(kept, answer, sent)
 
-    def _lose(self, kept: _Kept, why: str) -> None:
-        kept.told = True
-        kept.notify(_event(Kind.LOST, kept.lease, why))
+    def _put_off(self, group: Sequence[Kept], why: str) -> None:
+        """Renew again soon; an outage is reported once, at its start."""
+        for kept in group:
+            kept.due = self.clock() + min(RETRY, renewal_interval(kept.lease.ttl))
+        silent = id(group[0].store)
+        if silent not in self._silent:
+            self._silent.add(silent)
+            group[0].tell(Kind.STORE_ERROR, f"{len(group)} not renewed: {why}", self.clock())
+
+    def _note(self, kept: Kept, answer: Renewed, sent: float) -> None:
+        """Note the store's answer to one renewal."""
+        if answer is Renewed.LOST:
+            if kept.lease.end():
+                self._lose(kept, "another delivery has it, or it was evicted")
+            kept.due = NEVER
+            return
+        kept.confirm(sent)
+        kept.lease.renewed(sent)
+        if answer is Renewed.RESTORED:
+            kept.tell(Kind.RESTORED, "the record had vanished from the store", self.clock())
+        if kept.told:
+            kept.told = False
+            self._alarm.rouse(kept.lease.trusted_until)
+            kept.tell(Kind.REGAINED, "nobody else took it", self.clock())
+
+    def _lose(self, kept: Kept, why: str) -> None:
+        """Tell a holder, once; first the one who must act, then those who listen."""
+        with self._lock:
+            if kept.told or self._books.get(kept.lease.token) is not kept:
+                return
+            kept.told = True
         if kept.on_lost is not None:
-            kept.on_lost(kept.lease)
+            try:
+                kept.on_lost(kept.lease)
+            except Exception:  # noqa: BLE001 - the other holders want to know as well
+                logger.exception("singleflight: on_lost failed for %s", short_key(kept.lease.key))
+        kept.tell(Kind.LOST, why, self.clock())
 
-    def _part_all(self) -> None:
-        """Try every open release once, but wait for a store that is away only once."""
-        with self._wake:
-            partings = list(self._partings)
+    def _attempt_all(self) -> None:
+        """Try open releases, the longest untried first, but wait for a store that is away only once."""
+        partings = [entry for entry in self._entries() if isinstance(entry, Parting)]
         away: set[int] = set()
-        for parting in partings:
-            if id(parting.store) not in away and self._part(parting) is None:
+        for parting in sorted(partings, key=lambda parting: parting.due):
+            now = self.clock()
+            if parting.due > now or (id(parting.store) in away and now < parting.until):
+                continue
+            try:
+                ours = self._attempt(parting)
+            except Exception:  # noqa: BLE001 - no store may raise it, but the other releases must go on
+                logger.exception("singleflight: a store broke its promise at a release")
+                ours = None
+            if ours is None:
+                parting.due = self.clock() + RETRY
                 away.add(id(parting.store))
 
-    def _part(self, parting: _Parting) -> bool | None:
+    def _attempt(self, parting: Parting) -> bool | None:
         """Try one release: was the lease ours? None if the store is away."""
-        ours = False
-        try:
-            if monotonic() < parting.until and not (parting.unless_over and _is_over(parting)):
-                ours = parting.store.release(parting.release)
-        except StoreUnavailable:
-            return None
-        except ConfigurationError as error:
-            # Permanent, so there is no second try: the lease ends by its ttl.
-            logger.warning("singleflight: %s not released: %s", short_key(parting.release.key), error)
-        with self._wake:
-            if parting in self._partings:  # another thread may have been quicker
-                self._partings.remove(parting)
+        ours = parting.attempt(self.clock())
+        token = parting.release.token
+        with self._lock:
+            if ours is not None and self._books.get(token) is parting:
+                del self._books[token]
         return ours
 
 
 class _Process:
-    """The one piece of global state: this process's keeper."""
+    """The one piece of global state: this process's keeper, which has no thread before its first lease."""
 
-    keeper: Keeper | None = None
+    keeper = Keeper()
+
+    @classmethod
+    def renew(cls) -> None:
+        """Start afresh in a forked child."""
+        cls.keeper = Keeper()
+
+
+os.register_at_fork(after_in_child=_Process.renew)
 
 
 def process_keeper() -> Keeper:
-    """Return this process's keeper, a new one after a fork."""
-    if _Process.keeper is None or _Process.keeper.pid != os.getpid():
-        _Process.keeper = Keeper()
+    """Return this process's keeper."""
     return _Process.keeper
 
 
-def _is_over(parting: _Parting) -> bool:
-    look = parting.store.peek(parting.release.key)
-    return (
-        look is None
-        or look.record.token != parting.release.token
-        or look.record.outcome not in ("", Outcome.REQUEUED)
-    )
-
-
-def _renewal(kept: _Kept, now: float) -> Renewal:
-    lease = kept.lease
-    return Renewal(
-        key=lease.key,
-        run_id=lease.run_id,
-        attempt=lease.attempt,
-        token=lease.token,
-        fence=lease.fence,
-        ttl_ms=round(lease.ttl * 1000),
-        started_ms=lease.granted.started_ms,
-        opens_ms=lease.granted.opens_ms,
-        age_ms=round((now - kept.confirmed) * 1000),
-        holder=lease.holder.encode(),
-    )
-
-
-def _release(lease: Lease, outcome: Outcome, grace: float, again: float) -> Release:
-    return Release(
-        key=lease.key,
-        run_id=lease.run_id,
-        attempt=lease.attempt,
-        token=lease.token,
-        outcome=outcome,
-        grace_ms=round(grace * 1000),
-        again_ms=round(again * 1000),
-        began=lease.began,
-    )
-
-
-def _event(kind: Kind, lease: Lease, reason: str) -> Event:
-    return Event(
-        kind=kind,
-        task=lease.task,
-        key=short_key(lease.key),
-        run_id=lease.run_id,
-        token=lease.token,
-        fence=lease.fence,
-        reason=reason,
-        age=monotonic() - lease.held_since,
-    )
+@atexit.register
+def _stop() -> None:
+    process_keeper().stop()

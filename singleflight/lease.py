@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from singleflight.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -130,6 +131,8 @@ class Busy:
 class _Keeper(Protocol):
     """What a lease needs of whoever keeps it; `singleflight.keeper.Keeper` is the one there is."""
 
+    @property
+    def clock(self) -> Callable[[], float]: ...
     def renew_now(self, lease: Lease) -> None: ...
     def give_back(self, lease: Lease, outcome: Outcome, *, grace: float = 0, again: float = 0) -> bool: ...
 
@@ -174,7 +177,7 @@ class Lease:
         sent: float,
         max_hold: float | None = None,
     ) -> None:
-        """Made by `Flights.claim`; ``sent`` is the monotonic time just before the claim went out."""
+        """Made by `Flights.claim`; ``sent`` is the keeper's time just before the claim went out."""
         self._keeper = keeper
         self._over = False
         self.granted = granted
@@ -188,12 +191,12 @@ class Lease:
     @property
     def held(self) -> bool:
         """True while the store's word still covers this delivery; local, no round trip."""
-        return not self._over and monotonic() < self.trusted_until
+        return not self._over and self._keeper.clock() < self.trusted_until
 
     @property
     def expires_in(self) -> float:
         """Seconds for which the lease can be trusted without another renewal; 0.0 when it cannot."""
-        return 0.0 if self._over else max(0.0, self.trusted_until - monotonic())
+        return 0.0 if self._over else max(0.0, self.trusted_until - self._keeper.clock())
 
     def check(self) -> None:
         """Return if the lease is held; local, no round trip.
@@ -237,7 +240,7 @@ class Lease:
         return self._keeper.give_back(self, outcome, grace=grace, again=again)
 
     def renewed(self, sent: float) -> None:
-        """Note a renewal whose request went out at ``sent`` (monotonic seconds)."""
+        """Note a renewal whose request went out at ``sent`` (on the keeper's clock)."""
         self.trusted_until = max(self.trusted_until, sent + self.ttl - margin(self.ttl))
 
     def end(self) -> bool:
