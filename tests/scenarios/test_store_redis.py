@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -308,7 +309,11 @@ def test_scenario_49_any_ready_client_will_do(
     server: ValkeyServer, key: str, kind: type, decode: bool, protocol: int
 ) -> None:
     """A store made of a ready client works whatever that client decodes and speaks, and leaves it alone."""
-    with kind(port=server.port, db=2, decode_responses=decode, protocol=protocol) as client:
+    # RESP2 is not asked for by name, because redis-py 4 knows no other and refuses the question.
+    speaks = {"protocol": 3} if protocol == 3 else {}
+    if speaks and "protocol" not in signature(kind).parameters:
+        pytest.skip(f"{kind.__module__} of this version speaks RESP2 only; type: pip install 'redis>=5'")
+    with kind(port=server.port, db=2, decode_responses=decode, **speaks) as client:
         store = RedisStore.from_client(client, timeout=5)
         grant = granted(store, key, "a")
         assert renew(store, key, "a", grant) is Renewed.RENEWED
@@ -426,7 +431,8 @@ def _fill(admin: redis.Redis) -> None:
         for number in range(100_000):
             try:
                 admin.set(f"filler-{size}-{number}", "x" * size)
-            except redis.exceptions.OutOfMemoryError:
+            except redis.exceptions.ResponseError as error:
+                assert "maxmemory" in str(error)
                 break
         else:
             pytest.fail("the server took everything")
