@@ -97,15 +97,20 @@ class Runtime:
         Raises:
             ConfigurationError: if no store is named and the broker is not Redis or Valkey.
         """
-        return Leases(self._open(), Notify(self.setting("listeners", ())))
+        return self.open_leases()
 
-    def _open(self) -> Store:
+    def open_leases(self, *, remember: float | None = None) -> Leases:
+        """Return leases in the app's store; ``remember`` goes before the setting if the store is a URL."""
+        return Leases(self._open(remember), Notify(self.setting("listeners", ())))
+
+    def _open(self, remember: float | None) -> Store:
         store = self._store if self._store is not None else self.setting("url")
         if store is not None and not isinstance(store, str):
             return store
         limits: dict[str, Any] = {
             "timeout": float(self.setting("store_timeout", STORE_TIMEOUT)),
-            "remember": float(self.setting("remember", max(REMEMBER, 2 * (self.visibility_timeout or 0)))),
+            "remember": remember
+            or float(self.setting("remember", max(REMEMBER, 2 * (self.visibility_timeout or 0)))),
         }
         if store is not None:
             return open_store(store, **limits)

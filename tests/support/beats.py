@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from singleflight.celery.ticks import task_id
+from singleflight.celery.instants import task_id
 from singleflight.keys import lease_key
 from tests.support.child import Child
 from tests.support.nodes import APP, celery_command, import_path

@@ -1,0 +1,111 @@
+"""Beat replicas inside this process: a real scheduler on a clock that the test turns, without processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from celery import Celery
+from celery.beat import Scheduler
+
+from singleflight.celery import install
+from singleflight.celery.beat import SingleflightScheduler
+from singleflight.celery.ticks import Ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from singleflight.stores.base import Store
+
+
+class Clock:
+    """A clock that stands still until it is turned."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return epoch seconds."""
+        return self.now.timestamp()
+
+    def turn(self, step: timedelta) -> None:
+        """Let time pass; in UTC, so that no hour is missing or double."""
+        self.now = self.now.astimezone(UTC) + step
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """One message that a replica published."""
+
+    at: datetime
+    name: str
+    task_id: str
+
+
+class FakeTimeApp(Celery):
+    """An app whose schedules go by a `Clock`."""
+
+    clock: Clock
+
+    def now(self) -> datetime:
+        """Return what Celery's schedules take for now."""
+        return self.clock.now.astimezone(self.timezone)
+
+
+class Recorder(Scheduler):
+    """Celery's scheduler; what it publishes goes to a list, or fails while the list says so."""
+
+    posted: list[Posted]
+    broken: bool = False
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> None:
+        """Note a message instead of publishing it."""
+        if self.broken:
+            raise ConnectionError("the broker is away")
+        self.posted.append(Posted(self.app.clock.now.astimezone(UTC), args[0], options["task_id"]))
+
+
+class Replica:
+    """One beat on a clock of its own; the store's clock may be another."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store,
+        schedule: Mapping[str, Any],
+        posted: list[Posted],
+        *,
+        zone: str = "UTC",
+        wrapped: type[Scheduler] = Recorder,
+        **settings: Any,
+    ) -> None:
+        app = FakeTimeApp("replica", broker="memory://", set_as_current=False)
+        app.clock = clock
+        app.conf.update(
+            timezone=zone,
+            singleflight_beat_scheduler=wrapped,
+            beat_schedule={
+                name: {"task": "known.only.by_name", "schedule": one, "args": [name]}
+                for name, one in schedule.items()
+            },
+            **settings,
+        )
+        assert app.timezone == ZoneInfo(zone)
+        install(app, store)
+        self.scheduler = SingleflightScheduler(app)
+        self.scheduler.posted = posted
+        runtime = app.singleflight
+        self.scheduler._ticks = Ticks(
+            runtime.leases, runtime.prefix, ttl=float(settings.get("singleflight_beat_ttl", 5)), clock=clock
+        )
+
+    def run(self) -> float:
+        """Tick as Celery's loop does, until it would sleep; return for how long."""
+        for _ in range(100_000):
+            delay = self.scheduler.tick()
+            if delay > 0:
+                return delay
+        raise AssertionError("the scheduler never sleeps")
