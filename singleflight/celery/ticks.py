@@ -19,7 +19,7 @@ from singleflight.events import Kind, Notify, logger
 from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
-from singleflight.stores.base import INFINITE
+from singleflight.stores.base import INFINITE, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ LOOK_AGAIN = 0.1
 RETRY = 1.0
 """Seconds for which a store that failed is not asked again."""
 
-SAY_AGAIN = 60.0
-"""Seconds between two warnings about a clock that is off."""
+LOOK_AT_CLOCK = 60.0
+"""Seconds for which this machine's clock is taken to be as right as it was, unless it steps."""
 
 UNSENT = datetime(2000, 1, 1, tzinfo=UTC)
 """The last run of an entry that never ran or whose last tick was never confirmed: it is overdue."""
@@ -79,7 +79,8 @@ class Ticks:
         self._clock = clock
         self._unanswered: dict[str, tuple[str, str]] = {}
         self._rests_until = 0.0
-        self._complained = -SAY_AGAIN
+        self._looked_at_clock = self._complained = -LOOK_AT_CLOCK
+        self._zero = 0.0
 
     @property
     def rests(self) -> float:
@@ -99,7 +100,7 @@ class Ticks:
         except (StoreUnavailable, ConfigurationError) as error:
             return self._away(error)
         self._back()
-        if look is None or not look.record.run_id or self._early(look.record.run_id):
+        if look is None or not look.record.run_id:
             return None
         record = look.record
         if any(run.run_id == record.run_id and run.attempt >= INFINITE for run in record.runs):
@@ -111,17 +112,19 @@ class Ticks:
         if self.rests:
             return Later(self.rests)
         try:
+            if self._clock_is_off():
+                return Later(self.rests)
             answer = self._ask(entry.name, tick_id(entry.name, next_due(entry)), after)
-            if _overtaken(answer) and not answer.ended and not self._early(answer.run_id):
+            if _overtaken(answer) and not answer.ended:
                 # Whoever claimed it died before confirming: the same run, hence the same task id.
                 answer = self._ask(entry.name, answer.run_id, after)
         except (StoreUnavailable, ConfigurationError) as error:
             return self._away(error)
         self._back()
         if isinstance(answer, Lease):
-            return self._granted(entry, answer)
-        if _overtaken(answer):
-            return _sent(entry, answer.run_id, answer.since) if answer.ended else Later(RETRY)
+            return Claimed(entry.name, answer, _sent(entry, answer.run_id, answer.granted.started_ms / 1000))
+        if _overtaken(answer) and answer.ended:
+            return _sent(entry, answer.run_id, answer.since)
         # Soon, because confirmations come soon; then ever more rarely, until the claim has lapsed.
         held_for = self._ttl - answer.retry_after
         return Later(max(LOOK_AGAIN / 2, min(answer.retry_after, max(LOOK_AGAIN, held_for))))
@@ -140,27 +143,33 @@ class Ticks:
             self._unanswered[name] = run_id, token
             raise
 
-    def _granted(self, entry: Any, lease: Lease) -> Claimed | Later:
-        started, now = lease.granted.started_ms / 1000, self._clock()
-        # A tick that is claimed again keeps its start; the fence, in microseconds, tells the time as well.
-        off = min(abs(now - started), abs(now - lease.fence / 1_000_000))
+    def _clock_is_off(self) -> bool:
+        """Return whether this replica must not judge what is due; looks at the store's clock now and then."""
+        zero = self._clock() - monotonic()
+        if monotonic() - self._looked_at_clock < LOOK_AT_CLOCK and abs(zero - self._zero) < 1:
+            return False
+        off = abs(self._clock() - self._store_time())
         if off <= SKEW.total_seconds():
-            return Claimed(entry.name, lease, _sent(entry, lease.run_id, started))
-        give_back(lease)
+            self._looked_at_clock, self._zero = monotonic(), zero
+            return False
         self._rests_until = monotonic() + SKEW.total_seconds()
-        if monotonic() - self._complained >= SAY_AGAIN:
+        if monotonic() - self._complained >= LOOK_AT_CLOCK:
             self._complained = monotonic()
             logger.warning(
                 "singleflight: beat sends nothing, for this machine's clock is %.0f s off the store's; "
                 "set the wrong one right",
                 off,
             )
-        return Later(self.rests)
+        return True
 
-    def _early(self, run_id: str) -> bool:
-        """Return whether a tick is not due yet: it was claimed by a replica whose clock is wrong."""
-        due = due_of(run_id)
-        return due is not None and due.timestamp() > self._clock() + SKEW.total_seconds()
+    def _store_time(self) -> float:
+        key, store = lease_key(f"{self._prefix}:clock", "clock"), self._leases.store
+        look = store.peek(key)
+        if look is None:
+            # Only a record shows the time; a release makes one.
+            store.release(Release(key, run_id="clock", attempt=0, token="", outcome=Outcome.FINISHED))
+            look = store.peek(key)
+        return self._clock() if look is None else look.now_ms / 1000
 
     def _away(self, error: Exception) -> Later:
         if not self._notify.away:

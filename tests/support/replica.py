@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class Recorder(Scheduler):
         """Note a message instead of publishing it."""
         if self.broken:
             raise ConnectionError("the broker is away")
-        self.posted.append(Posted(self.app.clock.now.astimezone(UTC), args[0], options["task_id"]))
+        self.posted.append(Posted(self.app.clock.now.astimezone(UTC), args[0], options.get("task_id", "")))
 
 
 class Replica:
@@ -88,7 +89,7 @@ class Replica:
             timezone=zone,
             singleflight_beat_scheduler=wrapped,
             beat_schedule={
-                name: {"task": "known.only.by_name", "schedule": one, "args": [name]}
+                name: {"task": "known.only.by_name", "schedule": copy.deepcopy(one), "args": [name]}
                 for name, one in schedule.items()
             },
             **settings,
@@ -98,6 +99,8 @@ class Replica:
         self.scheduler = SingleflightScheduler(app)
         self.scheduler.posted = posted
         runtime = app.singleflight
+        if not runtime.enabled:
+            return
         self.scheduler._ticks = Ticks(
             runtime.leases, runtime.prefix, ttl=float(settings.get("singleflight_beat_ttl", 5)), clock=clock
         )

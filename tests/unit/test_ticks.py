@@ -1,0 +1,371 @@
+"""When ticks are due, what they are called, and how replicas agree on them; on clocks that the test turns."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import crontab, schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from singleflight.celery.beat import SingleflightScheduler
+from singleflight.celery.instants import SKEW, due_of, last_run, next_due, task_id, tick_id
+from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.keys import lease_key
+from singleflight.stores.memory import MemoryStore
+from tests.support.replica import Clock, Posted, Recorder, Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOON = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Place:
+    """Replicas of one app on one clock and one store."""
+
+    def __init__(self, schedule: Mapping[str, Any], now: datetime = NOON, **settings: Any) -> None:
+        self.clock = Clock(now)
+        self.store_clock = self.clock
+        self.store = MemoryStore(clock=lambda: self.store_clock())
+        self.schedule = schedule
+        self.settings = settings
+        self.posted: list[Posted] = []
+        self.replicas: list[Replica] = []
+
+    def start(self, clock: Clock | None = None, **settings: Any) -> Replica:
+        """Start one more replica, perhaps on a clock of its own."""
+        replica = Replica(
+            clock or self.clock, self.store, self.schedule, self.posted, **{**self.settings, **settings}
+        )
+        self.replicas.append(replica)
+        return replica
+
+    def run(self, *, seconds: float = 0.0, step: float = 0.1) -> None:
+        """Let all replicas tick, and go on doing so while time passes."""
+        for replica in self.replicas:
+            replica.run()
+        for _ in range(round(seconds / step)):
+            self.clock.turn(timedelta(seconds=step))
+            for replica in self.replicas:
+                replica.run()
+
+    def times(self, name: str) -> list[float]:
+        """Return when the entry was sent, in seconds since noon."""
+        return [round((one.at - NOON).total_seconds(), 3) for one in self.posted if one.name == name]
+
+
+def entry(when: Any, last: datetime, zone: str = "UTC") -> ScheduleEntry:
+    """Return an entry as beat has it."""
+    app = Celery("entry", set_as_current=False)
+    app.conf.timezone = zone
+    return ScheduleEntry(
+        name="e", task="t", schedule=when, last_run_at=last.astimezone(ZoneInfo(zone)), app=app
+    )
+
+
+def test_a_ticks_name_is_the_same_whatever_the_zone_it_is_written_in() -> None:
+    """An instant names one tick, in whichever zone a replica counts, and can be read back from the name."""
+    berlin = NOON.astimezone(ZoneInfo("Europe/Berlin"))
+
+    assert tick_id("e", berlin) == tick_id("e", NOON)
+    assert due_of(tick_id("a@b", NOON)) == NOON
+    assert due_of("written by hand") is None
+    assert task_id("key", tick_id("e", NOON)) != task_id("other", tick_id("e", NOON))
+
+
+@pytest.mark.parametrize(
+    "when", [5.0, schedule(5.0, relative=True), crontab(), crontab("0", "2"), crontab(month_of_year="2")]
+)
+def test_the_next_due_instant_does_not_depend_on_the_clock(when: Any) -> None:
+    """Asked at any later time, an entry names the same instant as the first after its last run."""
+    asked_at_once = next_due(entry(when, NOON))
+
+    assert asked_at_once > NOON
+    assert next_due(entry(when, NOON)) == asked_at_once
+
+
+@settings(deadline=None)
+@given(
+    last=st.datetimes(datetime(2024, 1, 1), datetime(2026, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    hour=st.integers(0, 23),
+    minute=st.integers(0, 59),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"]),
+)
+def test_a_crontab_is_due_after_its_last_run_and_within_a_day_or_so(
+    last: datetime, hour: int, minute: int, zone: str
+) -> None:
+    """Over every change of daylight saving time, the next instant of a daily entry lies ahead of its last run."""
+    due = next_due(entry(crontab(str(minute), str(hour)), last, zone))
+
+    assert timedelta(0) < due - last <= timedelta(hours=25, seconds=1)
+
+
+def test_an_interval_goes_on_from_its_due_instant_unless_the_next_one_has_passed() -> None:
+    """A tick that is a little late shifts nothing; one that comes after an outage begins a new rhythm."""
+    five = schedule(5.0)
+
+    assert last_run(five, NOON, NOON + timedelta(seconds=4.9)) == NOON
+    assert last_run(five, NOON, NOON + timedelta(seconds=7)) == NOON + timedelta(seconds=7)
+    assert last_run(five, NOON, NOON - timedelta(seconds=3)) == NOON, "sent by a clock that is ahead"
+    assert last_run(five, NOON, None) == NOON
+    assert last_run(five, NOON + SKEW * 2, NOON) == NOON, "a due instant that cannot be"
+
+
+def test_a_crontab_goes_on_from_when_it_ran_but_never_from_before_its_instant() -> None:
+    """A replica whose clock is ahead sends early; nobody takes the same instant for due again."""
+    assert last_run(crontab(), NOON, NOON - timedelta(seconds=3)) == NOON
+    assert last_run(crontab(), NOON, NOON + timedelta(seconds=3)) == NOON + timedelta(seconds=3)
+
+
+def test_three_replicas_send_what_one_would() -> None:
+    """Replicas that start at different moments find one rhythm, and each tick is sent once."""
+    place = Place({"two": 2.0})
+    place.start()
+    place.run(seconds=0.7)
+    place.start()
+    place.run(seconds=0.7)
+    place.start()
+    place.run(seconds=18.6)
+
+    assert place.times("two") == [2.0 * n for n in range(1, 11)]
+    assert len({one.task_id for one in place.posted}) == 10
+
+
+def test_a_replica_that_slept_learns_what_was_sent_and_sends_nothing() -> None:
+    """After a pause of 100 ticks, more than a record remembers, the woken replica is told where they are."""
+    place = Place({"one": 1.0})
+    awake = place.start()
+    sleeper = place.start()
+    place.run(seconds=2)
+    place.replicas = [awake]
+    place.run(seconds=100)
+    sent = len(place.posted)
+
+    sleeper.run()
+    place.replicas = [sleeper]
+    place.run(seconds=3)
+
+    assert len({one.task_id for one in place.posted}) == len(place.posted) == sent + 3
+
+
+def test_a_tick_whose_replica_died_is_sent_under_the_same_id_by_another() -> None:
+    """Claimed and never confirmed, a tick is sent by another replica once the claim has lapsed."""
+    place = Place({"ten": 10.0})
+    dying, heir = place.start(), place.start()
+    claims = []
+
+    def die(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed")
+
+    dying.scheduler._publish = die
+    # Its release never reaches the store: the process is gone.
+    release, place.store.release = place.store.release, lambda _: False
+    place.clock.turn(timedelta(seconds=10))
+    dying.run()
+    claims.append(place.store.peek(place.replicas[0].scheduler._ticks.key("ten")).record.run_id)
+    place.store.release = release
+    place.replicas = [heir]
+    place.run(seconds=11)
+
+    assert place.times("ten") == [15.0, 20.0] or place.times("ten")[0] == pytest.approx(15.0, abs=0.3)
+    assert place.posted[0].task_id == task_id(heir.scheduler._ticks.key("ten"), claims[0])
+
+
+def test_publishing_that_fails_leaves_the_tick_due_for_everybody() -> None:
+    """A replica whose broker is away gives its tick back at once; another one sends it, once."""
+    place = Place({"ten": 10.0, "twelve": 12.0})
+    cut_off, other = place.start(), place.start()
+    cut_off.scheduler.broken = True
+    place.run(seconds=13)
+
+    assert place.times("ten") == [10.0]
+    assert place.times("twelve") == [12.0]
+
+
+def test_an_entry_whose_publishing_always_fails_does_not_hold_up_the_others() -> None:
+    """One bad entry is tried again ever more rarely, while another is sent in its rhythm."""
+
+    tried = []
+
+    class Picky(Recorder):
+        def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> None:
+            if args[0] == "bad":
+                tried.append(self.app.clock())
+                raise TypeError("cannot be serialized")
+            super().send_task(name, args, kwargs, **options)
+
+    place = Place({"bad": 1.0, "good": 1.0}, wrapped=Picky)
+    place.start()
+    place.run(seconds=5)
+
+    assert place.times("good") == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert len(tried) < 5
+
+
+def test_scenario_120_a_missed_tick_is_made_up_for_once_or_left_out() -> None:
+    """All beats down from 1:58 to 2:03: with catch-up each entry is sent once, late; without, at its next instant."""
+    for catch_up, expected in ((True, {"hourly": 1, "minutely": 1}), (False, {"hourly": 0, "minutely": 0})):
+        place = Place(
+            {"hourly": crontab("0"), "minutely": crontab()},
+            NOON.replace(hour=0, minute=50),
+            singleflight_beat_catch_up=catch_up,
+        )
+        place.start()
+        place.run(seconds=68 * 60, step=5)
+        place.replicas.clear()
+        sent = len(place.posted)
+        place.clock.turn(5 * MINUTE + timedelta(seconds=20))
+
+        place.start()
+        place.run(seconds=20, step=5)
+        late = place.posted[sent:]
+
+        assert {name: sum(one.name == name for one in late) for name in expected} == expected
+        place.run(seconds=60, step=5)
+        assert [one.name for one in place.posted[sent + len(late) :]] == ["minutely"]
+
+
+@pytest.mark.parametrize("change", [datetime(2024, 3, 31, tzinfo=UTC), datetime(2024, 10, 27, tzinfo=UTC)])
+def test_scenario_122_a_change_of_daylight_saving_time_sends_nothing_twice(change: datetime) -> None:
+    """Over both changes two replicas, one restarted in the gap, send what one plain beat would."""
+    entries = {
+        "half past two": crontab("30", "2"),
+        "hourly": crontab("0"),
+        "four past four": crontab("4", "16"),
+    }
+    plain, shared = (
+        Place(
+            entries,
+            change - timedelta(hours=12, minutes=1),
+            zone="Europe/Berlin",
+            singleflight_enabled=enabled,
+        )
+        for enabled in (False, True)
+    )
+    plain.start()
+    shared.start()
+    shared.start()
+    for place in (plain, shared):
+        place.run(seconds=13.2 * 3600, step=60)  # until twelve minutes into the changed hour
+    shared.replicas.pop()
+    shared.start()
+    for place in (plain, shared):
+        place.run(seconds=32 * 3600, step=60)
+
+    assert sorted((one.at, one.name) for one in shared.posted) == sorted(
+        (one.at, one.name) for one in plain.posted
+    )
+    assert len({one.task_id for one in shared.posted}) == len(shared.posted)
+    assert {one.name for one in shared.posted} == set(entries)
+
+
+def test_a_replica_whose_clock_is_off_sends_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten seconds ahead of the store, a replica leaves the tick to others and complains once."""
+    place = Place({"ten": 10.0})
+    ahead = Clock(NOON + timedelta(seconds=10))
+    place.start(ahead)
+    place.start()
+    with caplog.at_level(logging.WARNING, "singleflight"):
+        for _ in range(31):
+            ahead.turn(timedelta(seconds=1))
+            place.clock.turn(timedelta(seconds=1))
+            for replica in place.replicas:
+                replica.run()
+
+    assert sum("10 s off the store's" in text for text in caplog.messages) == 1
+    assert place.times("ten") == [10.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("ahead", [-2.0, 2.0])
+@pytest.mark.parametrize("store_ahead", [-2.0, 0.0, 2.0])
+def test_clocks_that_differ_by_seconds_change_no_rhythm(ahead: float, store_ahead: float) -> None:
+    """With one replica and the store seconds off, each tick is still sent once, one period apart."""
+    place = Place({"ten": 10.0, "cron": crontab()})
+    other, place.store_clock = (
+        Clock(NOON + timedelta(seconds=ahead)),
+        Clock(NOON + timedelta(seconds=store_ahead)),
+    )
+    place.start()
+    place.start(other)
+    for _ in range(1300):
+        for clock in (place.clock, other, place.store_clock):
+            clock.turn(timedelta(seconds=0.1))
+        for replica in place.replicas:
+            replica.run()
+
+    ids = {name: {one.task_id for one in place.posted if one.name == name} for name in ("ten", "cron")}
+    # A replica that is behind at noon sends the tick of noon as well.
+    assert len(ids["cron"]) == len(place.times("cron")) == 2 + (ahead < 0)
+    assert len(ids["ten"]) == len(place.times("ten"))
+    assert 12 <= len(ids["ten"]) <= 13
+
+
+def test_an_outage_of_the_store_is_said_once_and_made_up_for_once(caplog: pytest.LogCaptureFixture) -> None:
+    """While the store is away nothing is sent; afterwards what is overdue is sent once."""
+
+    class Sometimes(MemoryStore):
+        away = False
+
+        def claim(self, claim: Any) -> Any:
+            if self.away:
+                raise StoreUnavailable("no answer")
+            return super().claim(claim)
+
+    place = Place({"one": 1.0})
+    place.store = Sometimes(clock=place.clock)
+    replica = place.start()
+    place.run(seconds=2)
+    place.store.away = True
+    with caplog.at_level(logging.WARNING, "singleflight"):
+        for _ in range(8):
+            replica.scheduler._ticks._rests_until = 0.0
+            place.run(seconds=1)
+        place.store.away = False
+        replica.scheduler._ticks._rests_until = 0.0
+        place.run(seconds=1)
+
+    first, second, late = place.times("one")
+    assert (first, second) == (1.0, 2.0)
+    assert 10 < late <= 11
+    assert sum("sends nothing until the store answers" in text for text in caplog.messages) == 1
+    assert sum("store error" in text for text in caplog.messages) == 1
+
+
+def test_a_tick_never_meets_a_lease_of_the_same_name() -> None:
+    """Whatever a task or lease is called, no beat record has its key."""
+    replica = Place({"nightly": 1.0}).start()
+
+    assert replica.scheduler._ticks.key("nightly") not in {
+        lease_key("singleflight", name) for name in ("nightly", "beat:nightly", "beat")
+    }
+
+
+def test_an_app_without_leases_is_told_what_to_write() -> None:
+    """Without install(app) beat refuses to start, and names the remedy."""
+    with pytest.raises(ConfigurationError, match=r"singleflight\.celery\.install\(app\)"):
+        SingleflightScheduler(Celery("bare", set_as_current=False))
+
+
+def test_the_wrapped_scheduler_cannot_be_singleflight_itself() -> None:
+    """Naming singleflight in both settings is refused instead of wrapping it for ever."""
+    with pytest.raises(ConfigurationError, match="singleflight_beat_scheduler"):
+        Replica(Clock(NOON), MemoryStore(), {}, [], wrapped="singleflight")  # type: ignore[arg-type]
+
+
+def test_switched_off_beat_is_what_it_was() -> None:
+    """With singleflight_enabled=False the scheduler is the wrapped class itself."""
+    app = Celery("off", broker="memory://", set_as_current=False)
+    app.conf.singleflight_enabled = False
+    from singleflight.celery import install
+
+    install(app, MemoryStore())
+
+    assert type(SingleflightScheduler(app, lazy=True)) is Scheduler
