@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from singleflight.dramatiq import order
+from singleflight.dramatiq.actor import Duplicate, SingletonActor
 from singleflight.dramatiq.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.dramatiq.middleware import Singleflight
 
@@ -13,7 +14,16 @@ if TYPE_CHECKING:
 
     from singleflight.stores.base import Store
 
-__all__ = ["ConfigurationError", "Conflict", "LeaseLost", "Singleflight", "StoreUnavailable", "install"]
+__all__ = [
+    "ConfigurationError",
+    "Conflict",
+    "Duplicate",
+    "LeaseLost",
+    "Singleflight",
+    "SingletonActor",
+    "StoreUnavailable",
+    "install",
+]
 
 
 def install(broker: Broker, store: Store | str | None = None, **options: Any) -> Singleflight:

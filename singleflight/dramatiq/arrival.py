@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,7 +63,7 @@ class Arrival:
             answer.began = self.delivery.kin
             if self.delivery.carried.deferrals:
                 write(self.message.options, self.delivery.carried.started())
-            return Granted(answer, abort)
+            return Granted(answer, abort, keeps_slot=self.policy.at_publish)
         if self.observing:
             self.leases.tell(Kind.OBSERVED, self.request, answer)
             return None
@@ -69,7 +71,8 @@ class Arrival:
 
     def _refused(self, busy: Busy) -> Ticket:
         tell, carried = self.leases.tell, self.delivery.carried
-        waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.kin)
+        age = math.inf if busy.since is None else time.time() - busy.since
+        waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.kin, age)
         match next_step(busy, self.policy, waiter, random.random()):  # noqa: S311 - spreads waiters
             case Drop():
                 tell(Kind.DROPPED, self.request, busy)

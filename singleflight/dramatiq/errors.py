@@ -1,8 +1,16 @@
 """singleflight's errors as Dramatiq needs them: any other exception in a before-hook would be swallowed."""
 
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from dramatiq.middleware import Interrupt, MiddlewareError, SkipMessage
 
 from singleflight import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ConfigurationError(errors.ConfigurationError, MiddlewareError):
@@ -31,3 +39,20 @@ class Ended(SkipMessage):
 
 NOT_RETRIED = (ConfigurationError, Conflict, StoreUnavailable)
 """Added to the ``throws`` of every singleton actor: such a message goes to the dead letters at once."""
+
+
+@contextmanager
+def translated(subject: str) -> Iterator[None]:
+    """Turn errors into the kind that Dramatiq does not swallow: it would go on, and run without a lease."""
+    try:
+        yield
+    except MiddlewareError:
+        raise
+    except errors.StoreUnavailable as error:
+        raise StoreUnavailable(f"{subject}: {error}") from error
+    except errors.Conflict as error:
+        raise Conflict(f"{subject}: {error}") from error
+    except errors.SingleflightError as error:
+        raise ConfigurationError(f"{subject}: {error}") from error
+    except Exception as error:
+        raise ClaimFailed(f"{subject}: unexpected {type(error).__name__}: {error}") from error

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from singleflight.decisions import SLOT_MARGIN
 from singleflight.dramatiq.delivery import retries
 from singleflight.flight import holding
 from singleflight.lease import Lease, Outcome
@@ -34,6 +35,10 @@ class Granted:
 
     lease: Lease
     abort: Abort | None
+    keeps_slot: bool
+    """Its key has a waiting slot that its own retry must not lose."""
+    again: float = 0.0
+    """Seconds until the retry comes that has been sent."""
     entered: bool = False
     failed: bool = False
 
@@ -43,8 +48,14 @@ class Granted:
         with holding(self.lease), self.abort.armed(self.lease) if self.abort else nullcontext():
             return body()
 
-    def outcome(self, message: MessageProxy) -> Outcome:
-        """Return how the delivery of a message ended that is about to be acknowledged or rejected."""
+    def give_back(self, message: MessageProxy) -> None:
+        """Release the lease of a message that is about to be acknowledged or rejected."""
+        outcome = self._outcome(message)
+        keeps = self.keeps_slot and outcome is Outcome.RETRYING
+        self.lease.release(outcome, again=self.again + SLOT_MARGIN if keeps else 0.0)
+        _working.set(None)
+
+    def _outcome(self, message: MessageProxy) -> Outcome:
         if message.failed:
             return Outcome.FAILED
         if retries(message) > self.lease.attempt:
@@ -66,12 +77,22 @@ class Answer:
         return self.result
 
 
+_working: ContextVar[Granted | None] = ContextVar("singleflight_working", default=None)
+
+
+def working() -> Granted | None:
+    """Return the grant of the message that this thread works on, until it is acknowledged."""
+    return _working.get()
+
+
 _ticket: ContextVar[Ticket | None] = ContextVar("singleflight_ticket", default=None)
 
 
 def admit(ticket: Ticket | None) -> None:
     """Decide what this thread's next call of a gated function meets; None: it just runs."""
     _ticket.set(ticket)
+    if isinstance(ticket, Granted):
+        _working.set(ticket)
 
 
 def gated(body: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,24 +1,19 @@
 """The middleware: from Dramatiq's hooks to claim and release."""
 
+# ruff: noqa: ARG002 - Dramatiq calls its hooks with these arguments
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 from dramatiq import Middleware
-from dramatiq.middleware import MiddlewareError
 
-from singleflight.decisions import slot_wait
-from singleflight.dramatiq import declared, errors, order
+from singleflight.dramatiq import declared, errors, gate, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
-from singleflight.dramatiq.gate import Granted, admit
-from singleflight.dramatiq.opening import open_for, prefix_for
-from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
-from singleflight.flight import PREFIX, Leases, Request
+from singleflight.flight import PREFIX
 from singleflight.keeper import process_keeper
-from singleflight.policy import Singleton, resolve
 from singleflight.stores import STORE_TIMEOUT
 from singleflight.stores.base import REMEMBER
 
@@ -29,11 +24,11 @@ if TYPE_CHECKING:
     from dramatiq.broker import MessageProxy
 
     from singleflight.events import Event
-    from singleflight.policy import Policy
+    from singleflight.policy import Singleton
     from singleflight.stores.base import Store
 
 GRANTED = "singleflight_granted"
-"""The attribute under which a message proxy keeps its `Granted`; a copy in the same process has none."""
+"""The attribute under which a message proxy keeps its grant; a copy in the same process has none."""
 
 
 class Singleflight(Middleware):
@@ -66,16 +61,15 @@ class Singleflight(Middleware):
         remember: float = REMEMBER,
         listeners: Iterable[Callable[[Event], None]] = (),
     ) -> None:
-        if enabled not in (True, False, "observe"):
-            raise ConfigurationError(f"enabled={enabled!r} is unknown; write True, False or 'observe'")
-        self.enabled = enabled
-        self.prefix = prefix
-        self.defaults = declared.defaults(defaults)
-        self._store = store
-        self._limits = {"timeout": store_timeout, "remember": remember}
-        self._notify = Notify(tuple(listeners))
-        self._opening = threading.Lock()
-        self._leases: Leases | None = None
+        self._runtime = Runtime(
+            store,
+            prefix=prefix,
+            enabled=enabled,
+            defaults=defaults,
+            store_timeout=store_timeout,
+            remember=remember,
+            notify=Notify(tuple(listeners)),
+        )
         self._owns_process = False
 
     @property
@@ -83,94 +77,37 @@ class Singleflight(Middleware):
         """The option that actors may have: ``singleton``."""
         return {"singleton"}
 
-    def leases(self, broker: Broker) -> Leases:
-        """Return the leases of a broker's actors.
-
-        Raises:
-            ConfigurationError: if no store is named and the broker keeps none.
-        """
-        with self._opening:
-            if self._leases is None:
-                self._leases = Leases(open_for(broker, self._store, **self._limits), self._notify)
-            return self._leases
-
-    def policy(self, actor: Actor[Any, Any], delivery: Delivery) -> Policy | None:
-        """Return what holds for one run of an actor; None if it takes no lease."""
-        own, call = Singleton.from_option(actor.options.get("singleton")), delivery.carried.options
-        if call is False or (own is None and call is None):
-            return None
-        return resolve(call if isinstance(call, Singleton) else None, own, self.defaults)
-
     def before_declare_actor(self, broker: Broker, actor: Actor[Any, Any]) -> None:
         """Refuse what cannot be, and put the gate around the body of a singleton."""
-        try:
-            declared.prepare(actor, self.defaults, prefix_for(broker, self.prefix))
-        except SingleflightError as error:
-            raise errors.ConfigurationError(f"actor {actor.actor_name}: {error}") from None
+        with errors.translated(f"actor {actor.actor_name}"):
+            declared.prepare(actor, self._runtime)
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Write the option ``singleton=`` of a single message so that it can travel."""
-        try:
+        with errors.translated(message.actor_name):
             carry(message.options)
-        except SingleflightError as error:
-            raise errors.ConfigurationError(f"{message.actor_name}: {error}") from None
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Check what a worker needs before it takes its first message: the order, and a store."""
         order.check(broker, self)
-        if self.enabled:
-            try:
-                self.leases(broker)
-            except SingleflightError as error:
-                raise errors.ConfigurationError(str(error)) from error
+        if self._runtime.enabled:
+            with errors.translated(type(broker).__name__):
+                self._runtime.leases(broker)
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""
-        admit(None)
-        if not self.enabled:
-            return
-        try:
-            self._arrive(broker, message)
-        except MiddlewareError:
-            raise
-        except SingleflightError as error:
-            raise errors.ConfigurationError(f"{message.actor_name}: {error}") from error
-        except Exception as error:
-            # Dramatiq would log it and run the actor, without a lease.
-            raise errors.ClaimFailed(
-                f"{message.actor_name} was not run, for want of a lease: {error!r}"
-            ) from error
-
-    def _arrive(self, broker: Broker, message: MessageProxy) -> None:
-        actor = broker.get_actor(message.actor_name)
-        delivery = Delivery.read(message)
-        policy = self.policy(actor, delivery)
-        if policy is None:
-            return
-        key = declared.key_rule(actor, policy, prefix_for(broker, self.prefix)).key(
-            delivery.args, delivery.kwargs
-        )
-        if key is None:
-            return
-        carried, waits = delivery.carried, policy.one_waits or delivery.carried.patient
-        request = Request(
-            key=key,
-            task=actor.actor_name,
-            run_id=delivery.run_id,
-            token=delivery.token,
-            attempt=delivery.attempt,
-            ttl=policy.ttl,
-            window=policy.window,
-            wait=slot_wait(carried.deferrals) if waits else 0.0,
-            first=carried.patient,
-            max_hold=policy.max_hold,
-        )
-        observing = self.enabled == "observe"
-        arrival = Arrival(broker, message, delivery, policy, request, self.leases(broker), observing)
-        ticket = arrival.admission()
-        if isinstance(ticket, Granted):
-            setattr(message, GRANTED, ticket)
-        admit(ticket)
+        gate.admit(None)
+        with errors.translated(message.actor_name):
+            actor, delivery = broker.get_actor(message.actor_name), Delivery.read(message)
+            policy = self._runtime.policy(actor, delivery.carried)
+            request = self._runtime.request(actor, policy, delivery) if policy else None
+            if policy is None or request is None:
+                return
+            leases, observing = self._runtime.leases(broker), self._runtime.enabled == "observe"
+            ticket = Arrival(broker, message, delivery, policy, request, leases, observing).admission()
+            if isinstance(ticket, gate.Granted):
+                setattr(message, GRANTED, ticket)
+            gate.admit(ticket)
 
     def after_process_message(
         self,
@@ -181,22 +118,32 @@ class Singleflight(Middleware):
         exception: BaseException | None = None,
     ) -> None:
         """Note how the body ended; Dramatiq may call this twice, and the last word counts."""
-        admit(None)
+        gate.admit(None)
         granted = _granted(message)
         if granted is not None:
             granted.failed = exception is not None
 
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
         """Forget what the body would have met."""
-        admit(None)
+        gate.admit(None)
 
     def before_ack(self, broker: Broker, message: MessageProxy) -> None:
         """Give the lease back: results are stored, retries and further stages are sent."""
         granted = _granted(message)
         if granted is not None:
-            granted.lease.release(granted.outcome(message))
+            granted.give_back(message)
 
-    before_nack = before_ack
+    def before_nack(self, broker: Broker, message: MessageProxy) -> None:
+        """Give the lease back; a message that is rejected before it could run gives back its waiting slot."""
+        if _granted(message) is None:
+            self._runtime.forget(broker, message)
+        self.before_ack(broker, message)
+
+    def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
+        """Note when the retry comes that the message in this thread has just sent."""
+        granted = gate.working()
+        if granted is not None and granted.lease.run_id == message.message_id:
+            granted.again = (delay or 0) / 1000
 
     def after_process_boot(self, broker: Broker) -> None:
         """Note that this process is a worker and nothing else."""
@@ -208,5 +155,5 @@ class Singleflight(Middleware):
             process_keeper().stop()
 
 
-def _granted(message: MessageProxy) -> Granted | None:
+def _granted(message: MessageProxy) -> gate.Granted | None:
     return message.__dict__.get(GRANTED)

@@ -17,8 +17,8 @@ from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import CurrentMessage, GroupCallbacks
 from dramatiq.results import Results
 
-from singleflight import current_lease
-from singleflight.dramatiq import install
+from singleflight import Singleton, current_lease
+from singleflight.dramatiq import SingletonActor, install
 from tests.support.bodylog import BodyLog, Working
 
 with warnings.catch_warnings():
@@ -72,6 +72,11 @@ class Actors:
         self.broker = broker
         self.nightly = dramatiq.actor(actor_name="nightly", singleton=True, **options)(nightly)
         self.work = dramatiq.actor(actor_name="work", singleton=False, **options, **quick)(work)
+        sent: dict[str, Any] = {"actor_class": SingletonActor, **options, **quick}
+        either = Singleton(by="key", at_most_one="waiting_or_running", ttl=3)
+        both = Singleton(by="key", at_most_one="waiting_and_running", ttl=3)
+        self.either = dramatiq.actor(actor_name="either", singleton=either, **sent)(work)
+        self.both = dramatiq.actor(actor_name="both", singleton=both, **sent)(work)
         self.after = dramatiq.actor(actor_name="after", **options)(after)
 
 

@@ -1,0 +1,77 @@
+"""The opt-in actor class that recognises a duplicate when it is sent: for ``at_most_one="waiting_..."``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from dramatiq import Actor, Message
+
+from singleflight.dramatiq import errors
+from singleflight.dramatiq.delivery import carry
+
+if TYPE_CHECKING:
+    from singleflight.dramatiq.runtime import Runtime
+    from singleflight.lease import Busy
+    from singleflight.queueing import Place
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LINKS = ("pipe_target", "group_completion_uuid", "on_success", "on_failure", "retries")
+"""Options of messages that others depend on: they are always sent, and judged by the worker."""
+
+
+class Duplicate(Message[R]):
+    """What `send` returns instead of sending: the message that already waits or runs, under its own id.
+
+    Its result can be awaited as that of any message; ``busy`` says who is in the way.
+    """
+
+    busy: Busy
+
+
+class SingletonActor(Actor[P, R]):
+    """An actor whose duplicates are recognised already when they are sent.
+
+    Write ``@dramatiq.actor(actor_class=SingletonActor, singleton=Singleton(at_most_one=...))``. Only `send`
+    and `send_with_options` look; messages in groups and pipelines are always sent, and judged by the worker.
+    """
+
+    singleflight: Runtime | None = None
+
+    def send_with_options(
+        self,
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        delay: timedelta | int | None = None,
+        **options: Any,
+    ) -> Message[R]:
+        """Send a message, or return the `Duplicate` that stands for the one in the way.
+
+        Raises:
+            ConfigurationError: for options that cannot be.
+            Conflict: under ``on_conflict="raise"``, if another message waits or runs.
+            StoreUnavailable: under ``on_store_error="raise"``, if the store does not answer.
+        """
+        message = self.message_with_options(args=args, kwargs=kwargs, **options)
+        delay = round(delay.total_seconds() * 1000) if isinstance(delay, timedelta) else delay
+        with errors.translated(self.actor_name):
+            carry(message.options)
+            place = self._place(message)
+            busy = place.in_the_way() if place else None
+        if busy is not None:
+            duplicate: Duplicate[R] = Duplicate(**{**message.asdict(), "message_id": busy.run_id})
+            object.__setattr__(duplicate, "busy", busy)
+            return duplicate
+        sent = self.broker.enqueue(message, delay=delay)
+        # Only now: a place that was taken before its message exists would outlive a publisher that dies.
+        if place is not None:
+            place.take(message.message_id, (delay or 0) / 1000)
+        return sent
+
+    def _place(self, message: Message[R]) -> Place | None:
+        if self.singleflight is None or any(message.options.get(link) is not None for link in LINKS):
+            return None
+        return self.singleflight.place(self, message)

@@ -1,0 +1,201 @@
+"""What the middleware knows: its settings, the store they lead to, and what holds for one message."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from dramatiq import Message
+from dramatiq.brokers.stub import StubBroker
+from dramatiq.errors import ActorNotFound
+
+from singleflight.carried import Carried
+from singleflight.decisions import slot_wait
+from singleflight.dramatiq.delivery import OPTION
+from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.flight import Leases, Request
+from singleflight.keys import KeyRule
+from singleflight.policy import Singleton, resolve
+from singleflight.queueing import Place, Slots
+from singleflight.stores import open_store
+from singleflight.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dramatiq import Actor, Broker
+    from dramatiq.broker import MessageProxy
+
+    from singleflight.dramatiq.delivery import Delivery
+    from singleflight.events import Notify
+    from singleflight.policy import Policy
+    from singleflight.stores.base import Store
+
+NAMESPACE = "dramatiq"
+"""What Dramatiq's Redis broker calls its namespace if nobody says otherwise."""
+
+
+class Runtime:
+    """Settings, checked where they are written; the store is opened when it is first needed."""
+
+    def __init__(
+        self,
+        store: Store | str | None,
+        *,
+        prefix: str,
+        enabled: bool | Literal["observe"],
+        defaults: Singleton | Mapping[str, Any] | None,
+        store_timeout: float,
+        remember: float,
+        notify: Notify,
+    ) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigurationError: for a value that cannot be.
+        """
+        if enabled not in (True, False, "observe"):
+            raise ConfigurationError(f"enabled={enabled!r} is unknown; write True, False or 'observe'")
+        self.enabled = enabled
+        self.defaults = _defaults(defaults)
+        self.notify = notify
+        self._prefix = prefix
+        self._store = store
+        self._limits = {"timeout": store_timeout, "remember": remember}
+        self._opening = threading.Lock()
+        self._opened: tuple[Leases, Slots] | None = None
+
+    def leases(self, broker: Broker) -> Leases:
+        """Return the leases of a broker's actors.
+
+        Raises:
+            ConfigurationError: if no store is named and the broker keeps none.
+        """
+        return self._open(broker)[0]
+
+    def place(self, actor: Actor[Any, Any], message: Message[Any]) -> Place | None:
+        """Return a message's place in the queue for its key; None if nobody queues for it.
+
+        Raises:
+            ConfigurationError: if its options or arguments cannot be.
+        """
+        policy = self.policy(actor, Carried.read(message.options.get(OPTION)))
+        if policy is None or not policy.at_publish or self.enabled == "observe":
+            return None
+        decoded = Message.decode(message.encode())  # the worker sees lists where the caller wrote tuples
+        key = self.key(actor, policy, decoded.args, decoded.kwargs)
+        slots = self._open(actor.broker)[1]
+        return None if key is None else Place(slots, key, actor.actor_name, policy)
+
+    def forget(self, broker: Broker, message: MessageProxy) -> None:
+        """Free the place of a message that is rejected without having run."""
+        try:
+            actor = broker.get_actor(message.actor_name)
+            place = self.place(actor, message.copy())
+        except (ActorNotFound, SingleflightError):
+            return
+        if place is not None:
+            place.leave(message.message_id)
+
+    def _open(self, broker: Broker) -> tuple[Leases, Slots]:
+        with self._opening:  # two memory stores would be no store
+            if self._opened is None:
+                store = _open(broker, self._store, **self._limits)
+                self._opened = Leases(store, self.notify), Slots(store, self.notify)
+            return self._opened
+
+    def prefix(self, broker: Broker) -> str:
+        """Return what all keys start with: ours, behind a Redis broker's namespace if it is no usual one."""
+        namespace = getattr(broker, "namespace", NAMESPACE)
+        return self._prefix if namespace == NAMESPACE else f"{namespace}:{self._prefix}"
+
+    def policy(self, actor: Actor[Any, Any], carried: Carried) -> Policy | None:
+        """Return what holds for one run of an actor; None if it takes no lease.
+
+        Raises:
+            ConfigurationError: if the options of message, actor and defaults contradict each other.
+        """
+        own, call = Singleton.from_option(actor.options.get("singleton")), carried.options
+        if not self.enabled or call is False or (own is None and call is None):
+            return None
+        return resolve(call if isinstance(call, Singleton) else None, own, self.defaults)
+
+    def key(
+        self, actor: Actor[Any, Any], policy: Policy, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> str | None:
+        """Return the key of a call with decoded arguments; None if they do not fit the actor.
+
+        Raises:
+            ConfigurationError: if an argument that counts cannot be part of a key.
+        """
+        return self.key_rule(actor, policy).key(args, kwargs)
+
+    def key_rule(self, actor: Actor[Any, Any], policy: Policy) -> KeyRule:
+        """Return how calls of an actor become keys.
+
+        Raises:
+            ConfigurationError: if ``by`` does not fit the actor's parameters.
+        """
+        return KeyRule(
+            prefix=self.prefix(actor.broker),
+            task=actor.actor_name,
+            signature=_signature(actor.fn),
+            by=policy.by,
+            by_given=policy.by_given,
+            name=policy.name,
+        )
+
+    def request(self, actor: Actor[Any, Any], policy: Policy, delivery: Delivery) -> Request | None:
+        """Return what a delivery asks the store for; None if its arguments do not fit the actor."""
+        key = self.key(actor, policy, delivery.args, delivery.kwargs)
+        if key is None:
+            return None
+        carried = delivery.carried
+        waits = policy.one_waits or carried.patient
+        return Request(
+            key=key,
+            task=actor.actor_name,
+            run_id=delivery.run_id,
+            token=delivery.token,
+            attempt=delivery.attempt,
+            ttl=policy.ttl,
+            window=policy.window,
+            wait=slot_wait(carried.deferrals) if waits else 0.0,
+            first=carried.patient,
+            max_hold=policy.max_hold,
+        )
+
+
+_signature = functools.lru_cache(maxsize=None)(inspect.signature)
+
+
+def _defaults(value: Singleton | Mapping[str, Any] | None) -> Singleton | None:
+    if isinstance(value, Mapping):
+        try:
+            value = Singleton(**value)
+        except TypeError as error:
+            raise ConfigurationError(f"defaults={value!r}: {error}") from None
+    if value is not None and not isinstance(value, Singleton):
+        raise ConfigurationError(f"defaults={value!r} must be Singleton(...) or a dict of its options")
+    resolve(None, None, value)
+    return value
+
+
+def _open(broker: Broker, store: Store | str | None, *, timeout: float, remember: float) -> Store:
+    if isinstance(store, str):
+        return open_store(store, timeout=timeout, remember=remember)
+    if store is not None:
+        return store
+    if isinstance(broker, StubBroker):
+        return MemoryStore(remember=remember)
+    client = getattr(broker, "client", None)
+    if client is not None:
+        from singleflight.stores.redis import RedisStore  # noqa: PLC0415 - an optional driver
+
+        return RedisStore.from_client(client, timeout=timeout, remember=remember)
+    raise ConfigurationError(
+        f"{type(broker).__name__} keeps no leases: name a store, such as Singleflight('redis://host:6379/0')"
+    )

@@ -1,0 +1,131 @@
+"""The publisher's look at a key: does a run wait or work already? Advisory, for the worker decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from singleflight.errors import Conflict, StoreUnavailable
+from singleflight.events import Event, Kind
+from singleflight.keys import short_key
+from singleflight.lease import Busy, Holder, Reason, monotonic
+from singleflight.stores.base import INFINITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from singleflight.events import Notify
+    from singleflight.policy import Policy
+    from singleflight.stores.base import Look, Store
+
+Answer = TypeVar("Answer")
+
+LEAST_LIFE = 60.0
+"""Seconds that a waiting slot lives at least: a lost message must not mute its key, a short queue may."""
+
+REST = 5.0
+"""Seconds for which a store that has failed is not asked again: a publisher must not be slow."""
+
+
+class Slots:
+    """The waiting slots of one store, as publishers ask for them."""
+
+    def __init__(self, store: Store, notify: Notify) -> None:
+        """Ask this store, and report its errors."""
+        self.notify = notify
+        self._store = store
+        self._rests_until = 0.0
+
+    def ask(self, question: Callable[[Store], Answer]) -> Answer:
+        """Put one question to the store; for `REST` seconds after a failure none.
+
+        Raises:
+            StoreUnavailable: if the store does not answer, or rests.
+        """
+        if monotonic() < self._rests_until:
+            raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
+        try:
+            return question(self._store)
+        except StoreUnavailable:
+            self._rests_until = monotonic() + REST
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one message in the queue for its key."""
+
+    slots: Slots
+    key: str
+    task: str
+    policy: Policy
+
+    def in_the_way(self) -> Busy | None:
+        """Return the run that waits for the key, or, if it counts, the one that works; None if there is none.
+
+        A store that is away is no reason not to publish, unless the policy is to raise: the worker decides.
+
+        Raises:
+            Conflict: if there is one and the policy is to raise.
+            StoreUnavailable: if the store does not answer and the policy is to raise.
+        """
+        try:
+            look = self.slots.ask(lambda store: store.peek(self.key))
+        except StoreUnavailable:
+            if self.policy.on_store_error == "raise":
+                raise
+            return None
+        busy = in_the_way(look, running_too=self._running_too)
+        if busy is not None:
+            refused = self.policy.on_conflict == "raise"
+            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", busy.run_id)
+            if refused:
+                raise Conflict(f"not sent: {busy}")
+        return busy
+
+    def take(self, run_id: str, delay: float) -> None:
+        """Let a run wait that has just been published, to start after ``delay`` seconds.
+
+        Who else was quicker, or has started meanwhile, stays what it is: the worker decides.
+        """
+        ttl_ms = round((delay + max(self.policy.ttl, LEAST_LIFE)) * 1000)
+        try:
+            self.slots.ask(
+                lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
+            )
+        except StoreUnavailable as error:
+            self._tell(Kind.STORE_ERROR, f"sent, but duplicates will be sent too: {error}", run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Let a run wait no longer that will never start."""
+        try:
+            self.slots.ask(lambda store: store.unqueue(self.key, run_id))
+        except StoreUnavailable as error:
+            self._tell(Kind.STORE_ERROR, f"its place is kept until it lapses: {error}", run_id)
+
+    @property
+    def _running_too(self) -> bool:
+        return self.policy.at_most_one == "waiting_or_running"
+
+    def _tell(self, kind: Kind, reason: str, run_id: str) -> None:
+        key = short_key(self.key)
+        self.slots.notify(Event(kind=kind, task=self.task, key=key, run_id=run_id, reason=reason))
+
+
+def in_the_way(look: Look | None, *, running_too: bool) -> Busy | None:
+    """Return the run that a record shows waiting, or, if it counts, working; pure."""
+    if look is None:
+        return None
+    record, now = look.record, look.now_ms
+    ended = {run.run_id for run in record.runs if run.ended and run.attempt >= INFINITE}
+    if record.slot and record.slot_expires_ms > now and record.slot not in ended:
+        return Busy(Reason.QUEUED, record.slot, (record.slot_expires_ms - now) / 1000)
+    if running_too and record.held and record.expires_ms > now:
+        return Busy(
+            Reason.RUNNING,
+            record.run_id,
+            (record.expires_ms - now) / 1000,
+            Holder.decode(record.holder),
+            record.started_ms / 1000,
+        )
+    return None

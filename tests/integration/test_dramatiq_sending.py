@@ -1,0 +1,164 @@
+"""Actors whose duplicates are recognised when they are sent: the opt-in actor class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dramatiq
+import pytest
+from dramatiq.brokers.stub import StubBroker
+
+from singleflight import Singleton, StoreUnavailable
+from singleflight.dramatiq import Conflict, Duplicate, SingletonActor, install
+from singleflight.stores.memory import MemoryStore
+from tests.support.bodylog import of_key, overlaps
+from tests.support.dramatiq_nodes import Cluster
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers that all tests of this file share; each test has its own keys."""
+    with Cluster(tmp_path_factory.mktemp("dramatiq")) as cluster:
+        cluster.start(2)
+        yield cluster
+        assert not cluster.endless()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
+    gate = tmp_path / "gate"
+    yield gate
+    gate.touch()
+
+
+def test_a_duplicate_of_a_waiting_message_is_not_sent_and_shares_its_result(cluster: Cluster) -> None:
+    """Of five sends before the delay is over one message exists, and all five get its result."""
+    send = cluster.actors.either.send_with_options
+    messages = [send(args=("waiting",), delay=500) for _ in range(5)]
+
+    assert {message.message_id for message in messages} == {messages[0].message_id}
+    assert [isinstance(message, Duplicate) for message in messages] == [False] + 4 * [True]
+    assert [cluster.result(message) for message in messages] == ["waiting"] * 5
+    assert len(of_key(cluster.log.runs(), "waiting")) == 1
+
+
+def test_a_duplicate_of_a_running_message_is_not_sent(cluster: Cluster, gate: Path) -> None:
+    """Under waiting_or_running a send during the run returns the running message; afterwards it is sent."""
+    send = cluster.actors.either.send
+    first = send("running", 0, str(gate))
+    until(lambda: of_key(cluster.log.runs(), "running"), what="the run")
+    during = send("running")
+    gate.touch()
+    assert cluster.result(during) == "running"
+    until(cluster.idle, what="the acknowledgement")
+    afterwards = send("running")
+
+    assert during.message_id == first.message_id
+    assert not isinstance(afterwards, Duplicate)
+    assert cluster.result(afterwards) == "running"
+    assert len(of_key(cluster.log.runs(), "running")) == 2
+
+
+def test_one_runs_and_one_waits(cluster: Cluster, gate: Path) -> None:
+    """Under waiting_and_running the second of ten sends waits and runs later, the others are not sent."""
+    send = cluster.actors.both.send
+    send("both", 0, str(gate))
+    until(lambda: of_key(cluster.log.runs(), "both"), what="the run")
+    clicks = [send("both") for _ in range(9)]
+    gate.touch()
+    assert [cluster.result(click) for click in clicks] == ["both"] * 9
+
+    runs = of_key(cluster.log.runs(), "both")
+    assert len({click.message_id for click in clicks}) == 1
+    assert len(runs) == 2
+    assert not overlaps(runs)
+
+
+def test_a_retry_keeps_its_place(cluster: Cluster) -> None:
+    """A message that waits for its retry is still the one that waits: duplicates get its result."""
+    send = cluster.actors.either.send_with_options
+    first = send(args=("again", 0, "", 1), min_backoff=1_500, max_backoff=3_000)
+    until(lambda: any(run.how for run in of_key(cluster.log.runs(), "again")), what="the failed attempt")
+    until(lambda: not cluster.client.hlen("dramatiq:default.msgs"), what="its acknowledgement")
+    duplicate = send(args=("again",))
+
+    assert duplicate.message_id == first.message_id
+    assert cluster.result(duplicate) == "again"
+    assert len(of_key(cluster.log.runs(), "again")) == 2
+
+
+class Away(MemoryStore):
+    """A store whose publishers cannot reach it."""
+
+    def peek(self, key: str) -> Any:
+        """Give no answer."""
+        raise StoreUnavailable(f"nobody knows {key[:4]}")
+
+    queue = peek
+
+
+@pytest.mark.parametrize(("word", "sent"), [("defer", 2), ("raise", 0)])
+def test_a_store_that_is_away_does_not_stop_a_publisher_unless_told_to(word: Any, sent: int) -> None:
+    """Built in: everything is sent and the worker decides; under raise the caller is told."""
+    broker = StubBroker(middleware=[])
+    install(broker, Away())
+    options = Singleton(at_most_one="waiting_or_running", on_store_error=word)
+    actor = dramatiq.actor(broker=broker, actor_class=SingletonActor, actor_name="a", singleton=options)(
+        lambda: None
+    )
+    errors = []
+    for _ in range(2):
+        try:
+            actor.send()
+        except StoreUnavailable as error:
+            errors.append(error)
+
+    assert broker.queues["default"].qsize() == sent
+    assert len(errors) == 2 - sent
+
+
+def test_a_conflict_can_be_raised_to_the_publisher() -> None:
+    """Under raise the second send raises Conflict, and nothing is sent."""
+    broker = StubBroker(middleware=[])
+    install(broker, MemoryStore())
+    options = Singleton(at_most_one="waiting_or_running", on_conflict="raise")
+    actor = dramatiq.actor(broker=broker, actor_class=SingletonActor, actor_name="a", singleton=options)(
+        lambda: None
+    )
+    actor.send()
+
+    with pytest.raises(Conflict, match="queued"):
+        actor.send()
+    assert broker.queues["default"].qsize() == 1
+
+
+def test_messages_that_others_depend_on_are_always_sent() -> None:
+    """A message with callbacks is sent although one waits: nobody else would call them."""
+    broker = StubBroker(middleware=[dramatiq.middleware.Callbacks()])
+    install(broker, MemoryStore())
+    options = Singleton(at_most_one="waiting_or_running")
+    actor = dramatiq.actor(broker=broker, actor_class=SingletonActor, actor_name="a", singleton=options)(
+        lambda: None
+    )
+    actor.send()
+
+    actor.send_with_options(on_success="a")
+
+    assert broker.queues["default"].qsize() == 2
+
+
+def test_without_the_actor_class_the_option_is_refused() -> None:
+    """A plain actor sends without looking, so it cannot promise what the option says."""
+    broker = StubBroker(middleware=[])
+    install(broker, MemoryStore())
+
+    with pytest.raises(ValueError, match="actor_class=SingletonActor"):
+        dramatiq.actor(broker=broker, actor_name="a", singleton=Singleton(at_most_one="waiting_or_running"))(
+            lambda: None
+        )
