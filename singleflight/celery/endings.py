@@ -45,6 +45,17 @@ def skip(task: Task, policy: Policy, why: str) -> Any:
     raise Ended(SKIPPED)
 
 
+def is_known(task: Task, run_id: str) -> bool:
+    """Return whether a run's result is out: its lease is released just after, so nobody is its duplicate.
+
+    Who reads that result and publishes again must not be told that the run is still in the way.
+    """
+    try:
+        return bool(task.backend.persistent and task.backend.get_state(run_id) in states.READY_STATES)
+    except Exception:  # noqa: BLE001 - no backend, or one that does not answer: nobody has seen the result
+        return False
+
+
 def drop() -> NoReturn:
     """End a late copy of a run that has ended: acknowledged, and nothing else is touched."""
     raise Ended(DROPPED)

@@ -11,16 +11,15 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from celery import states
-from celery.utils.log import get_task_logger
 
 from singleflight.celery import abort, endings
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery
 from singleflight.decisions import Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
 from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import Event, Kind
+from singleflight.events import Event, Kind, logger
 from singleflight.flight import holding, new_token
 from singleflight.keys import short_key
-from singleflight.lease import Busy, Lease, Outcome
+from singleflight.lease import Busy, Lease, Outcome, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from singleflight.celery.runtime import Runtime
     from singleflight.flight import Request
     from singleflight.policy import Policy
-
-logger = get_task_logger("singleflight")
 
 LEASE = "_singleflight_lease"
 """Where a request keeps its lease until `release`."""
@@ -116,6 +113,12 @@ def _refused(
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
     if isinstance(step, Defer) and task.request.is_eager:
         step = Skip()  # an eager run has no later
+    elif (
+        isinstance(step, Skip | Refuse)
+        and busy.reason is Reason.RUNNING
+        and endings.is_known(task, busy.run_id)
+    ):
+        step = Defer(1.0)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -26,7 +27,13 @@ DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardIn
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery.worker.request import Request as Behind
+
+    from singleflight.flight import Leases
+    from singleflight.flight import Request as Asked
+    from singleflight.stores.base import Store
 else:
     Behind = object
 
@@ -84,6 +91,8 @@ class SingletonRequest(Behind):
         super()._announce_revoked(reason, terminated, signum, expired)
         if terminated:
             self._singleflight_release(grace=GRACE, outcome=Outcome.CANCELLED)
+        else:
+            self._singleflight_ask(_leave_slot)
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
         super()._announce_cancelled(*args, **kwargs)
@@ -94,17 +103,39 @@ class SingletonRequest(Behind):
         if self.worker_pid in (None, os.getpid()):
             return  # never started, or a pool without processes: the body itself gives back
         if outcome is None:
-            back = self._singleflight_requeued
-            outcome = Outcome.REQUEUED if back or self._singleflight_retried else Outcome.FAILED
+            # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
+            back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
+            outcome = Outcome.REQUEUED if back else Outcome.FAILED
+        self._singleflight_ask(lambda leases, request: leases.disown(request, outcome, grace=grace))
+
+    def _singleflight_ask(self, act: Callable[[Leases, Asked], None]) -> None:
+        """Act on what the child has asked the store for, or would have."""
         runtime, properties = self.task.singleflight, self._request_dict["properties"]
         try:
             delivery = Delivery.read(self._request_dict, properties[TOKEN])
-            policy = runtime.policy(self.task, delivery)
+            policy = runtime.policy(self.task, delivery) if runtime.enabled else None
             request = policy and runtime.request(self.task, policy, delivery)
             if request:
-                runtime.leases.disown(request, outcome, grace=grace)
+                act(runtime.leases, request)
         except SingleflightError as error:
-            logger.warning("%s[%s]: lease left to its ttl: %s", self.task.name, self.id, error)
+            logger.warning("%s[%s]: left to its ttl: %s", self.task.name, self.id, error)
+
+
+_background = ThreadPoolExecutor(1, "singleflight-slots")
+"""Asks the store for the event loop, which must not wait; has no thread before its first errand."""
+
+
+def _leave_slot(leases: Leases, request: Asked) -> None:
+    """Let a run that will never start wait no longer, or it would keep others from waiting."""
+    if request.wait:
+        _background.submit(_unqueue, leases.store, request)
+
+
+def _unqueue(store: Store, request: Asked) -> None:
+    try:
+        store.unqueue(request.key, request.run_id)
+    except SingleflightError as error:
+        logger.warning("%s[%s]: its waiting slot is left to lapse: %s", request.task, request.run_id, error)
 
 
 _losses: OrderedDict[str, int] = OrderedDict()

@@ -56,7 +56,7 @@ class SingletonTask(Behind):
 
         request.__dict__[ENTERED] = True
         if not self.singleflight_own_call:
-            # Celery's own mark that this request has its body: a direct call from inside gets its own.
+            # Celery's own mark that this request has its body: a direct call from inside gets a copy of it.
             request.__dict__["_protected"] = 1
         if not self.singleflight.enabled or (request.is_eager and not self.singleflight.eager):
             self.singleflight_before()

@@ -13,16 +13,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, shared_task
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject
 
 from singleflight import Singleton, current_lease
 from singleflight.celery import install
 from tests.support.bodylog import BodyLog
 
-STORE, CONF, INSTALL = "STORE_URL", "APP_CONF", "APP_INSTALL"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STORE, CONF, INSTALL, FOLDER = "STORE_URL", "APP_CONF", "APP_INSTALL", "APP_FOLDER"
 TTL = 2.0
 
 
@@ -32,6 +35,22 @@ class UnpicklableError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.lock = threading.Lock()
+
+
+class Striking:
+    """A result that sends its process a signal the first time that a backend writes it down."""
+
+    def __init__(self, key: str, number: int) -> None:
+        self.mark = Path(os.environ[FOLDER]) / f"struck-{key}"
+        self.number = number
+
+    def __json__(self) -> str:
+        """Strike, or be a text."""
+        if not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), self.number)
+            time.sleep(10)  # a handler interrupts this
+        return "struck"
 
 
 def make_app(
@@ -48,8 +67,8 @@ def make_app(
         # A message fetched by a worker that is then killed must not wait for the sweep's default 100 s.
         broker_transport_options={"unacked_restore_interval": 1, "unacked_restore_throttle": 1},
         worker_prefetch_multiplier=1,
-        **(conf or {}),
     )
+    app.conf.update(conf or {})
     install(app, store, **(options or {}))
     return app
 
@@ -71,55 +90,67 @@ def work(
 
 def end(task: Task, key: str, then: str) -> Any:
     """End a body in one of many ways; `first-...` only does so when the run has not been redelivered."""
-    request = task.request
+    again = (task.request.delivery_info or {}).get("redelivered")
     if then.startswith("first-"):
-        if request.delivery_info.get("redelivered"):
-            return request.id
-        then = then.removeprefix("first-")
-    match then:
-        case "fail":
-            raise ValueError(key)
-        case "unpicklable":
-            raise UnpicklableError(key)
-        case "exit":
-            sys.exit(3)
-        case "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "retry":
-            if request.retries < 2:
-                raise task.retry(countdown=0)
-        case "retry-later":
-            if request.retries < 2:
-                raise task.retry(countdown=1)
-        case "ignore":
-            raise Ignore
-        case "requeue":
-            raise Reject(key, requeue=True)
-        case "reject":
-            raise Reject(key, requeue=False)
-        case "replace":
-            if not request.replaced_task_nesting:
-                return task.replace(task.si(key))
-        case "nested":
-            # A direct call from inside: a plain call, with a request of its own.
-            return [task(key), task.request.id == request.id]
-        case "apply":
-            return task.apply((key,)).get()
-        case "child":
-            child = task.apply_async((key,))
-            return child.id
-        case "lease":
-            lease = current_lease()
-            return None if lease is None else [lease.key, lease.run_id, lease.fence, lease.held]
-        case "held":
-            lease = current_lease()
-            return lease is not None and lease.held
-        case "swallow-soft":
-            try:
-                time.sleep(30)
-            except SoftTimeLimitExceeded:
-                return "soft limit swallowed"
-    return request.id
+        then = "" if again else then.removeprefix("first-")
+    return ENDINGS[then](task, key)
+
+
+def fail(_: Task, key: str) -> None:
+    """Raise what no pickle can carry, or an ordinary error."""
+    raise UnpicklableError(key) if key.startswith("unpicklable") else ValueError(key)
+
+
+def retry(task: Task, countdown: int) -> str:
+    """Retry twice."""
+    if task.request.retries < 2:
+        raise task.retry(countdown=countdown)
+    return task.request.id
+
+
+def leave(error: Exception) -> None:
+    """Tell Celery to ignore or reject."""
+    raise error
+
+
+def replace(task: Task, key: str) -> Any:
+    """Have the same task do the rest, under the same id."""
+    return task.request.id if task.request.replaced_task_nesting else task.replace(task.si(key))
+
+
+def tell_lease(*_: object) -> Any:
+    """Return what the body sees of its lease."""
+    lease = current_lease()
+    return None if lease is None else {"key": lease.key, "fence": lease.fence, "held": lease.held}
+
+
+def nested(task: Task, key: str) -> Any:
+    """Call the task itself as a function, and see that its own request is what it was."""
+    before = task.request.id
+    return [task(key), task.request.id == before]
+
+
+ENDINGS: dict[str, Callable[[Task, str], Any]] = {
+    "": lambda task, _: task.request.id,
+    "fail": fail,
+    "exit": lambda *_: sys.exit(3),
+    "die": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
+    "strike-kill": lambda _, key: Striking(key, signal.SIGKILL),
+    "strike-term": lambda _, key: Striking(key, signal.SIGTERM),
+    "strike-usr1": lambda _, key: Striking(key, signal.SIGUSR1),
+    "retry": lambda task, _: retry(task, 0),
+    "retry-later": lambda task, _: retry(task, 1),
+    "ignore": lambda *_: leave(Ignore()),
+    "requeue": lambda *_: leave(Reject("requeue", requeue=True)),
+    "reject": lambda *_: leave(Reject("reject", requeue=False)),
+    "replace": replace,
+    "lease": tell_lease,
+    "nested": nested,
+    "apply": lambda task, key: task.apply((key,)).result,
+    "call-probe": lambda task, key: (task.app.tasks["probe"](key), task.app.tasks["probe"].run(key)),
+    "apply-probe": lambda task, key: task.app.tasks["probe"].apply((key,)).result,
+    "child": lambda task, key: task.apply_async((key,)).id,
+}
 
 
 @shared_task(name="plain", bind=True)
@@ -166,6 +197,49 @@ def autoretry(self: Task, key: str, fails: int = 2, **how: Any) -> Any:
 def tracked(self: Task, key: str, **how: Any) -> Any:
     """Tell when it has started."""
     return work(self, key, **how)
+
+
+class Based(Task):  # type: ignore[misc]
+    """A user's own base class, with its own `__call__` and `before_start`."""
+
+    abstract = True
+    called = False
+    before = False
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Leave a trace."""
+        del kwargs
+        self.before = True
+        with BodyLog.from_environment().body(f"before-{args[0]}", task_id):
+            pass
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave a trace, then go on as Celery's documentation says."""
+        self.called = True
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.called = self.before = False
+
+
+@shared_task(name="based", bind=True, base=Based, singleton=Singleton(by="key", ttl=TTL))
+def based(self: Based, key: str, **how: Any) -> Any:
+    """Tell which of the base class's methods ran before."""
+    work(self, key, **how)
+    return {"before": self.before, "called": self.called, "held": tell_lease()["held"]}
+
+
+@shared_task(name="pair", bind=True, singleton=Singleton(by=("a", "b"), ttl=TTL))
+def pair(self: Task, a: int, b: int = 2, seconds: float = 0.0) -> Any:
+    """Have two parameters that count."""
+    return work(self, "pair", seconds=seconds + 0 * (a + b))
+
+
+@shared_task(name="everything", bind=True, singleton=Singleton(by="*", ttl=TTL))
+def everything(self: Task, mapping: dict[Any, Any], pair: list[int], texts: list[str]) -> Any:
+    """Have parameters that all count."""
+    del mapping, pair, texts
+    return work(self, "everything")
 
 
 app = make_app(

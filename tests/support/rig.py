@@ -56,11 +56,11 @@ class Rig:
         try:
             self.broker.start()
             self.store.start()
+            url = self.broker.url
+            self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
         except BaseException:
             self.__exit__()
             raise
-        url = self.broker.url
-        self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,6 +82,7 @@ class Rig:
             worker_app.STORE: self.store_url,
             worker_app.CONF: json.dumps(self.conf),
             worker_app.INSTALL: json.dumps(self.install),
+            worker_app.FOLDER: str(self.folder),
             VARIABLE: str(self.log.path),
             **options.pop("env", {}),
         }
@@ -134,6 +135,10 @@ class Rig:
         return next(
             (r for r in self.records().values() if run in r.get("runs", "") or r.get("run") == run), {}
         )
+
+    def said(self, text: str) -> bool:
+        """Whether any worker has logged a text."""
+        return any(text in worker.logs() for worker in self.workers)
 
     def held(self, run: str) -> bool:
         """Whether a run's lease is alive, by the store's word."""

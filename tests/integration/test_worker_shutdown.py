@@ -1,0 +1,104 @@
+"""Workers that are asked to stop in every way Celery knows: what is lost, what comes back, what is free."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from singleflight import Singleton
+from tests.support.rig import Rig
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONG = Singleton(ttl=60)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Run broker and store for all tests of this file; each test has a worker and a queue of its own."""
+    conf = {
+        "broker_transport_options": {
+            "visibility_timeout": 5,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        }
+    }
+    with Rig(tmp_path_factory.mktemp("shutdown"), conf=conf) as rig:
+        yield rig
+        assert not rig.endless_keys()
+
+
+def test_a_warm_shutdown_lets_the_run_finish_and_frees_its_key(rig: Rig) -> None:
+    """SIGTERM: the run ends as usual, its result is stored, its lease is given back, the exit is clean."""
+    worker = rig.worker(concurrency=1, args=["-Q", "warm"])
+    gate = rig.folder / "warm-gate"
+    result = rig.send("probe", "warm", {"queue": "warm", "singleton": LONG}, gate=str(gate))
+    rig.wait_start("warm")
+    worker.kill(signal.SIGTERM)
+    until(lambda: "Warm shutdown" in worker.logs(), 10, "the warm shutdown")
+    assert rig.held(result.id)
+    gate.touch()
+
+    assert worker.child.wait(20) == 0
+    assert result.get(timeout=5) == result.id
+    assert not rig.held(result.id)
+
+
+@pytest.mark.parametrize("task", ["probe", "late"])
+def test_a_cold_shutdown_leaves_no_lease(rig: Rig, task: str) -> None:
+    """SIGQUIT: the body is cut; nobody holds the key two seconds later, and a late-acked run comes back."""
+    queue = f"cold-{task}"
+    worker = rig.worker(concurrency=1, args=["-Q", queue])
+    gate = rig.folder / f"{queue}-gate"
+    result = rig.send(task, queue, {"queue": queue, "singleton": LONG}, gate=str(gate))
+    rig.wait_start(queue)
+    worker.kill(signal.SIGQUIT)
+    worker.child.wait(20)
+    until(lambda: not rig.held(result.id), 2, "the end of the lease")
+    gate.touch()
+    rig.worker(concurrency=1, args=["-Q", queue])
+
+    if task == "late":
+        assert result.get(timeout=30) == result.id
+        assert [run.run for run in rig.runs(queue)] == [result.id, result.id]
+    after = rig.send(task, queue, {"queue": queue, "singleton": LONG})
+    assert after.get(timeout=20) == after.id
+
+
+def test_a_soft_shutdown_that_runs_out_requeues_the_run(rig: Rig) -> None:
+    """A soft shutdown cuts what takes too long: the run comes back and finds its key free."""
+    conf = {"APP_CONF": '{"worker_soft_shutdown_timeout": 1.0}'}
+    worker = rig.worker(concurrency=1, args=["-Q", "soft"], env=conf)
+    gate = rig.folder / "soft-gate"
+    result = rig.send("late", "soft", {"queue": "soft", "singleton": LONG}, gate=str(gate))
+    rig.wait_start("soft")
+    worker.kill(signal.SIGQUIT)
+    worker.child.wait(20)
+    until(lambda: not rig.held(result.id), 2, "the end of the lease")
+    gate.touch()
+    rig.worker(concurrency=1, args=["-Q", "soft"])
+
+    assert result.get(timeout=30) == result.id
+    assert [run.run for run in rig.runs("soft")] == [result.id, result.id]
+
+
+def test_a_soft_shutdown_that_suffices_ends_the_run_as_finished(rig: Rig) -> None:
+    """A run that ends within the soft shutdown's time is over, though Celery cancels its request then."""
+    conf = {"APP_CONF": '{"worker_soft_shutdown_timeout": 4.0}'}
+    worker = rig.worker(concurrency=1, args=["-Q", "enough"], env=conf)
+    gate = rig.folder / "enough-gate"
+    result = rig.send("late", "enough", {"queue": "enough", "singleton": LONG}, gate=str(gate))
+    rig.wait_start("enough")
+    worker.kill(signal.SIGQUIT)
+    until(lambda: "Initiating Soft Shutdown" in worker.logs(), 10, "the soft shutdown")
+    gate.touch()
+    worker.child.wait(20)
+
+    assert result.get(timeout=5) == result.id
+    record = rig.record_of(result.id)
+    assert (record["outcome"], record.get("held")) == ("finished", None)
+    assert f'["{result.id}",1073741824,1]' in record["runs"]
