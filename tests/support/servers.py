@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,8 @@ class ValkeyServer:
             self._process = subprocess.Popen(
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+        # A test that forgets to close, or never gets there, leaves no server behind.
+        weakref.finalize(self, _end, self._process)
         deadline = time.monotonic() + 10
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -108,8 +111,7 @@ class ValkeyServer:
     def stop(self) -> None:
         """End the server, also when it is paused; its folder stays for a restart."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=10)
+            _end(self._process)
             self._process = None
 
     def kill(self) -> None:
@@ -152,3 +154,8 @@ class ValkeyServer:
                 return connection.recv(1) in (b"+", b"-")
         except OSError:
             return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(timeout=10)
