@@ -56,6 +56,7 @@ class SharedTicks(Scheduler):
         self._ticks = Ticks(leases, runtime.prefix, ttl=float(ttl))
         self._latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
         self._known: dict[str, Sent] = {}
+        self._learned: set[str] = set()
         self._unlearned: list[Any] = []
         self._failing: dict[str, tuple[float, float]] = {}
         self._claimed: Claimed | None = None
@@ -92,7 +93,7 @@ class SharedTicks(Scheduler):
         for entry in self.schedule.values():
             if entry.name in self._known:
                 self._follow(entry)
-            elif not entry.total_run_count:
+            if entry.name not in self._learned and not entry.total_run_count:
                 self._unlearned.append(entry)
         super().populate_heap(*args, **kwargs)
 
@@ -103,14 +104,13 @@ class SharedTicks(Scheduler):
         end = monotonic() + LEARNING
         while self._unlearned and monotonic() < end:
             entry = self._unlearned[-1]
-            if entry.name not in self._known:
-                last = self._ticks.last(entry)
-                if isinstance(last, Later):
-                    return
-                if last is not None:
-                    self._known[entry.name] = last
-                    entry.last_run_at = in_zone_of(entry, last.at)
-            self._follow(self._unlearned.pop())
+            last = self._ticks.last(entry)
+            if isinstance(last, Later):
+                return
+            if last is not None and not self._follow(entry).run_id:
+                self._known[entry.name] = last
+                entry.last_run_at = in_zone_of(entry, last.at)
+            self._learned.add(self._unlearned.pop().name)
         if not self._unlearned:
             self._heap = None
 
@@ -199,7 +199,7 @@ class SharedTicks(Scheduler):
 
     def _claim(self, entry: Any) -> Claimed | Later:
         while (wait := self._judge(entry)) is None:
-            known = self._known[entry.name]
+            known = self._follow(entry)
             if tick_id(entry.name, next_due(entry)) == known.run_id:
                 return Later(self.max_interval)  # a schedule of one instant, and that has been sent
             answer = self._ticks.claim(entry, known.run_id)
@@ -225,12 +225,13 @@ class SharedTicks(Scheduler):
             return None
         return float(self.max_interval if wait is None else wait)
 
-    def _follow(self, entry: Any) -> None:
+    def _follow(self, entry: Any) -> Sent:
         """Have an entry go on from the shared last run; its own is the first if no other is known."""
         own = UNSENT if entry.last_run_at is None else in_utc(entry.last_run_at)
         known = self._known.setdefault(entry.name, Sent("", own))
         if entry.last_run_at is None or own < known.at:
             entry.last_run_at = in_zone_of(entry, known.at)
+        return known
 
     def _drop(self) -> None:
         """Give back a claim that the loop did not use."""
