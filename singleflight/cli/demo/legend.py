@@ -24,7 +24,7 @@ text {{ font-family: system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; f
 .lane {{ font-size: 13px; }}
 .axis, .legend {{ font-size: 12.5px; fill: {PALE}; }}
 .group {{ font-size: 11px; font-weight: 650; fill: {PALE}; letter-spacing: 0.06em; }}
-.bar {{ font-size: 11.5px; fill: #fff; font-weight: 600; text-anchor: middle; }}
+.bar {{ font-size: 11px; fill: #fff; font-weight: 600; text-anchor: middle; }}
 .kill {{ font-size: 13px; font-weight: 650; fill: {RED}; }}
 """
 DEAD = (

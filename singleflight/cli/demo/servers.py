@@ -55,7 +55,7 @@ def answers(port: int) -> bool:
     """Say whether a server on this port answers a PING."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"PING\r\n")
+            connection.sendall(b"*1\r\n$4\r\nPING\r\n")
             return connection.recv(1) == b"+"
     except OSError:
         return False

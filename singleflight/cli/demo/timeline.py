@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from singleflight.cli.demo.verdict import Verdict
 
 BAR = 20
-LETTER = 6.4
+LETTER = 6.6
 """Width that a letter of a bar's label needs."""
 
 
