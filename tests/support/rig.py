@@ -32,8 +32,8 @@ class Rig:
         folder: for logs.
         conf: Celery settings of workers and publisher.
         install: keywords of `singleflight.celery.install`.
-        store_arguments: further arguments of the store's server.
         store: the store's URL instead of the server's own; "" for none at all.
+        store_server: a running server that holds the leases, and outlives the rig.
     """
 
     def __init__(
@@ -42,12 +42,13 @@ class Rig:
         *,
         conf: dict[str, Any] | None = None,
         install: dict[str, Any] | None = None,
-        store_arguments: tuple[str, ...] = (),
         store: str | None = None,
+        store_server: ValkeyServer | None = None,
     ) -> None:
         self.folder = folder
         self.conf, self.install = conf or {}, install or {}
-        self.broker, self.store = ValkeyServer(), ValkeyServer(*store_arguments)
+        self.broker, self.store = ValkeyServer(), store_server or ValkeyServer()
+        self._own_store = store_server is None
         self.store_url = self.store.url if store is None else store
         self.log = BodyLog(folder / "bodies.log")
         self.workers: list[WorkerContainer] = []
@@ -55,7 +56,8 @@ class Rig:
     def __enter__(self) -> Self:
         try:
             self.broker.start()
-            self.store.start()
+            if self._own_store:
+                self.store.start()
             url = self.broker.url
             self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
         except BaseException:
@@ -69,7 +71,8 @@ class Rig:
                 worker.child.kill()
         finally:
             self.broker.close()
-            self.store.close()
+            if self._own_store:
+                self.store.close()
             if hasattr(self, "app"):
                 self.app.close()
 
