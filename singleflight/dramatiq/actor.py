@@ -9,6 +9,7 @@ from dramatiq import Actor, Message
 
 from singleflight.dramatiq import errors
 from singleflight.dramatiq.delivery import carry
+from singleflight.dramatiq.occurrences import OPTION
 
 if TYPE_CHECKING:
     from singleflight.dramatiq.runtime import Runtime
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LINKS = ("pipe_target", "group_completion_uuid", "on_success", "on_failure", "retries")
+LINKS = ("pipe_target", "group_completion_uuid", "on_success", "on_failure", "retries", OPTION)
 """Options of messages that others depend on: they are always sent, and judged by the worker."""
 
 
@@ -58,7 +59,6 @@ class SingletonActor(Actor[P, R]):
         message = self.message_with_options(args=args, kwargs=kwargs, **options)
         delay = round(delay.total_seconds() * 1000) if isinstance(delay, timedelta) else delay
         with errors.translated(self.actor_name):
-            carry(message.options)
             place = self._place(message)
             busy = place.in_the_way() if place else None
         if busy is not None:
@@ -72,6 +72,10 @@ class SingletonActor(Actor[P, R]):
         return sent
 
     def _place(self, message: Message[R]) -> Place | None:
-        if self.singleflight is None or any(message.options.get(link) is not None for link in LINKS):
+        if self.singleflight is None:
+            return None
+        carry(message.options)
+        judged_by_worker = any(message.options.get(link) is not None for link in LINKS)
+        if judged_by_worker or self.options.get("occurrence"):
             return None
         return self.singleflight.place(self, message)

@@ -63,7 +63,7 @@ class Arrival:
             answer.began = self.delivery.kin
             if self.delivery.carried.deferrals:
                 write(self.message.options, self.delivery.carried.started())
-            return Granted(answer, abort, keeps_slot=self.policy.at_publish)
+            return Granted(answer, self.message.message_id, abort, keeps_slot=self.policy.at_publish)
         if self.observing:
             self.leases.tell(Kind.OBSERVED, self.request, answer)
             return None

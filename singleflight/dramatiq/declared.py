@@ -13,7 +13,7 @@ from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
 
 if TYPE_CHECKING:
-    from dramatiq import Actor
+    from dramatiq import Actor, Broker, Message
 
     from singleflight.dramatiq.runtime import Runtime
     from singleflight.policy import Policy
@@ -27,6 +27,8 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
     Raises:
         ConfigurationError: for options that cannot be.
     """
+    if actor.options.get("occurrence") is not None:
+        _check_occurrence(actor)
     if "singleton" not in actor.options:
         return
     own = Singleton.from_option(actor.options["singleton"])
@@ -39,6 +41,30 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
         actor.singleflight = runtime
     actor.options["throws"] = (*_several(actor.options.get("throws")), *NOT_RETRIED)
     actor.fn = gated(actor.fn)
+
+
+def refuse_unguarded(broker: Broker, message: Message[Any]) -> None:
+    """Refuse a message that asks for what only an actor with a gate can give.
+
+    Raises:
+        ConfigurationError: if its actor was declared without ``singleton=``.
+    """
+    actor = broker.actors.get(message.actor_name)
+    if actor is not None and "singleton" not in actor.options:
+        raise ConfigurationError(
+            "a single message can only be a singleton, or have an occurrence, if its actor is declared for "
+            "it: write @dramatiq.actor(singleton=True), or singleton=False for no lease unless a message asks"
+        )
+
+
+def _check_occurrence(actor: Actor[Any, Any]) -> None:
+    if not callable(actor.options["occurrence"]):
+        raise ConfigurationError(
+            f"occurrence={actor.options['occurrence']!r} is not a function of the message; write "
+            "occurrence=every(60), or occurrence=periodiq, from singleflight.dramatiq.occurrences"
+        )
+    if not actor.options.get("singleton"):
+        raise ConfigurationError("occurrence= needs a lease: write singleton=True beside it")
 
 
 def _check(actor: Actor[Any, Any], policy: Policy) -> None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singleflight.carried import Carried
+from singleflight.dramatiq import occurrences
 from singleflight.flight import new_token
 from singleflight.policy import Singleton
 
 if TYPE_CHECKING:
+    from dramatiq import Actor
     from dramatiq.broker import MessageProxy
 
 OPTION = "singleflight"
@@ -30,7 +32,7 @@ class Delivery:
     """A retry, a redelivery, or deferred as one of these: never a duplicate."""
 
     @classmethod
-    def read(cls, message: MessageProxy) -> Delivery:
+    def read(cls, message: MessageProxy, actor: Actor[Any, Any]) -> Delivery:
         """Read a message as a worker got it, decoded, and mint the delivery's token.
 
         Raises:
@@ -38,8 +40,9 @@ class Delivery:
         """
         carried = Carried.read(message.options.get(OPTION))
         attempt = retries(message)
+        occurrence = occurrences.of_message(message.copy(), actor.options.get("occurrence"))
         return cls(
-            run_id=message.message_id,
+            run_id=message.message_id if occurrence is None else f"at {occurrence}",
             attempt=attempt,
             token=new_token(),
             args=message.args,
@@ -55,12 +58,19 @@ def retries(message: MessageProxy) -> int:
     return int(message.options.get("retries") or 0)
 
 
-def carry(options: dict[str, Any]) -> None:
-    """Turn ``singleton=`` among a message's options, and those of messages inside, into what can travel.
+def carry(options: dict[str, Any]) -> bool:
+    """Turn ``singleton=`` and ``occurrence=`` of a message, and of messages inside, into what can travel.
+
+    Returns:
+        True if the message itself had one of them: then it is being sent for the first time.
 
     Raises:
         ConfigurationError: for options that cannot be, or cannot travel in a message.
     """
+    own = "singleton" in options or "occurrence" in options
+    if "occurrence" in options:
+        instant = options.pop("occurrence")
+        options[occurrences.OPTION] = None if instant is None else occurrences.normal(instant)
     if "singleton" in options:
         call = Singleton.from_option(options.pop("singleton"))
         write(options, Carried(options=False if call is None else call))
@@ -68,6 +78,7 @@ def carry(options: dict[str, Any]) -> None:
     for message in inside:
         if message is not None:
             carry(message["options"])
+    return own
 
 
 def write(options: dict[str, Any], carried: Carried) -> None:

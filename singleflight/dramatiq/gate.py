@@ -34,6 +34,7 @@ class Granted:
     """A delivery that holds its lease, from the claim to the acknowledgement."""
 
     lease: Lease
+    message_id: str
     abort: Abort | None
     keeps_slot: bool
     """Its key has a waiting slot that its own retry must not lose."""

@@ -1,6 +1,5 @@
 """The middleware: from Dramatiq's hooks to claim and release."""
 
-# ruff: noqa: ARG002 - Dramatiq calls its hooks with these arguments
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,8 +73,8 @@ class Singleflight(Middleware):
 
     @property
     def actor_options(self) -> set[str]:
-        """The option that actors may have: ``singleton``."""
-        return {"singleton"}
+        """The options of actors: ``singleton``, and ``occurrence`` for those that are scheduled."""
+        return {"singleton", "occurrence"}
 
     def before_declare_actor(self, broker: Broker, actor: Actor[Any, Any]) -> None:
         """Refuse what cannot be, and put the gate around the body of a singleton."""
@@ -83,9 +82,10 @@ class Singleflight(Middleware):
             declared.prepare(actor, self._runtime)
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
-        """Write the option ``singleton=`` of a single message so that it can travel."""
+        """Write ``singleton=`` and ``occurrence=`` of a single message so that they can travel."""
         with errors.translated(message.actor_name):
-            carry(message.options)
+            if carry(message.options):
+                declared.refuse_unguarded(broker, message)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Check what a worker needs before it takes its first message: the order, and a store."""
@@ -98,7 +98,8 @@ class Singleflight(Middleware):
         """Claim, and end the delivery here if the claim is refused."""
         gate.admit(None)
         with errors.translated(message.actor_name):
-            actor, delivery = broker.get_actor(message.actor_name), Delivery.read(message)
+            actor = broker.get_actor(message.actor_name)
+            delivery = Delivery.read(message, actor)
             policy = self._runtime.policy(actor, delivery.carried)
             request = self._runtime.request(actor, policy, delivery) if policy else None
             if policy is None or request is None:
@@ -142,7 +143,7 @@ class Singleflight(Middleware):
     def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Note when the retry comes that the message in this thread has just sent."""
         granted = gate.working()
-        if granted is not None and granted.lease.run_id == message.message_id:
+        if granted is not None and granted.message_id == message.message_id:
             granted.again = (delay or 0) / 1000
 
     def after_process_boot(self, broker: Broker) -> None:

@@ -118,8 +118,10 @@ class Runtime:
         Raises:
             ConfigurationError: if the options of message, actor and defaults contradict each other.
         """
-        own, call = Singleton.from_option(actor.options.get("singleton")), carried.options
-        if not self.enabled or call is False or (own is None and call is None):
+        if not self.enabled or "singleton" not in actor.options:
+            return None
+        own, call = Singleton.from_option(actor.options["singleton"]), carried.options
+        if call is False or (own is None and call is None):
             return None
         return resolve(call if isinstance(call, Singleton) else None, own, self.defaults)
 

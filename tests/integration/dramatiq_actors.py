@@ -39,11 +39,13 @@ def make_broker(url: str, store: str | None = None, enabled: Any = True) -> Redi
     return broker
 
 
-def witness(key: str, *, seconds: float = 0.0, gate: str = "") -> Working:
+def witness(key: str, *, seconds: float = 0.0, gate: str = "", run: str = "") -> Working:
     """Write a run of the current message to the body log, for so long or until the gate opens."""
     message, lease = CurrentMessage.get_current_message(), current_lease()
     attempt, fence = message.options.get("retries", 0), lease.fence if lease else None
-    with BodyLog.from_environment().body(key, message.message_id, attempt=attempt, fence=fence) as working:
+    with BodyLog.from_environment().body(
+        key, run or message.message_id, attempt=attempt, fence=fence
+    ) as working:
         if gate:
             working.work_until(Path(gate))
         working.work(seconds)
