@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -646,6 +649,36 @@ def test_a_keeper_of_another_process_does_nothing(core: Core) -> None:
     core.keeper.stop()
 
     assert core.store.calls == calls
+
+
+GREENLETS = """
+    from gevent import monkey
+    monkey.patch_all()
+    import logging, time
+    from singleflight.flight import try_lease
+    from singleflight.stores.memory import MemoryStore
+    heard = []
+    logging.getLogger("singleflight").addFilter(lambda record: heard.append(record) or True)
+    store = MemoryStore()
+    leases = [try_lease(store, name, ttl=1) for name in "ab"]
+    end = time.monotonic() + 20
+    renewed = lambda: store.peek(leases[0].key).record.expires_ms
+    first = renewed()
+    while renewed() == first and time.monotonic() < end:
+        time.sleep(0.05)
+    assert renewed() > first, "not renewed while the task yields"
+    print([record.levelname for record in heard if "greenlets" in record.getMessage()])
+"""
+
+
+@pytest.mark.timeout(70)
+def test_a_process_whose_threads_are_greenlets_is_warned_once_and_renews_while_tasks_yield() -> None:
+    """There, work that blocks can lose a lease, and nothing but honesty can be done about it."""
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(GREENLETS)], capture_output=True, text=True, timeout=60
+    )
+
+    assert (ended.returncode, ended.stdout.strip()) == (0, "['WARNING']"), ended.stderr
 
 
 def test_hand_driven_and_threaded_keepers_are_the_same_code() -> None:

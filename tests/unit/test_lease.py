@@ -1,0 +1,186 @@
+"""What a lease says of itself, and the small values around it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singleflight.errors import ConfigurationError, LeaseLost
+from singleflight.lease import Busy, Holder, Outcome, Reason, margin, monotonic
+
+if TYPE_CHECKING:
+    from tests.support.core import Core
+
+TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
+
+
+# --- trust --------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_trusted_until_a_margin_before_the_store_lets_it_go(core: Core) -> None:
+    """Counted from the moment before the request went out, not from the reply."""
+    core.store.before = lambda _operation: core.clock.advance(2)  # the request is two seconds on its way
+    start = core.clock()
+    lease = core.claim(ttl=30.0)
+    core.store.mend()
+
+    assert lease.trusted_until == pytest.approx(start + 30 - 1)
+    assert lease.expires_in == pytest.approx(27)
+    assert core.store.record(lease.key).expires_ms / 1000 > lease.trusted_until
+
+
+def test_a_lease_is_held_up_to_its_last_trusted_moment(core: Core) -> None:
+    """And not at that moment."""
+    lease = core.claim(ttl=5.0)
+
+    core.clock.advance(4.49)
+    assert lease.held
+    lease.check()
+
+    core.clock.advance(0.01)
+    assert not lease.held
+    assert lease.expires_in == 0.0
+
+
+def test_check_asks_no_store(core: Core) -> None:
+    """It can stand in the innermost loop."""
+    lease = core.claim()
+    calls = list(core.store.calls)
+
+    lease.check()
+    assert lease.held
+    assert lease.expires_in > 0
+
+    assert core.store.calls == calls
+
+
+def test_a_lost_lease_says_what_to_do(core: Core) -> None:
+    """Who, what, which fence, and that another run may have started."""
+    lease = core.claim(ttl=5.0)
+    core.clock.advance(5)
+
+    with pytest.raises(LeaseLost, match=rf"{lease.run_id} no longer holds .*fence {lease.fence}.*stop"):
+        lease.check()
+
+
+def test_a_released_lease_is_not_held(core: Core) -> None:
+    """Its time in the store has ended, whatever was left of it."""
+    lease = core.claim()
+    lease.release()
+
+    assert not lease.held
+    assert lease.expires_in == 0.0
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+# --- ensure -------------------------------------------------------------------------------------------
+
+
+def test_ensure_asks_the_store_only_if_too_little_is_left(core: Core) -> None:
+    """Enough is left: no request. Too little: one renewal, now."""
+    lease = core.claim(ttl=30.0)
+    core.clock.advance(5)
+
+    lease.ensure(20)
+    assert "renew" not in core.store.calls
+
+    lease.ensure(25)
+    assert core.store.calls.count("renew") == 1
+    assert lease.expires_in >= 25
+
+
+def test_ensure_raises_if_the_time_cannot_be_had(core: Core) -> None:
+    """The store is away: whoever needs so long must not begin."""
+    lease = core.claim(ttl=30.0)
+    core.clock.advance(10)
+    core.store.cut()
+
+    with pytest.raises(LeaseLost, match="could not be renewed for 25 s"):
+        lease.ensure(25)
+
+    assert lease.held  # for what is left
+    lease.ensure(15)
+
+
+def test_ensure_raises_if_the_lease_went_to_somebody_else(core: Core) -> None:
+    """It is not held from then on."""
+    lease = core.claim(ttl=30.0)
+    core.clock.advance(10)
+    core.store.inner.evict(lease.key)
+
+    with pytest.raises(LeaseLost):
+        lease.ensure(25)
+
+    assert not lease.held
+
+
+def test_ensure_refuses_what_no_renewal_could_give(core: Core) -> None:
+    """It is a mistake in the program, and the remedy is a longer ttl."""
+    lease = core.claim(ttl=30.0)
+
+    with pytest.raises(ConfigurationError, match="longer ttl"):
+        lease.ensure(29.5)
+
+
+# --- small values -------------------------------------------------------------------------------------
+
+
+@given(st.floats(0.001, 1e8))
+def test_the_margin_is_positive_and_leaves_most_of_the_ttl(ttl: float) -> None:
+    """A tenth, at most a second."""
+    assert 0 < margin(ttl) <= min(1.0, ttl / 10)
+
+
+@given(TEXT, TEXT, st.integers(0, 2**31))
+def test_a_holder_comes_out_of_the_store_as_it_went_in(task: str, host: str, pid: int) -> None:
+    """Whatever the names look like."""
+    assert Holder.decode(Holder(task, host, pid).encode()) == Holder(task, host, pid)
+
+
+@given(TEXT | st.sampled_from(["[]", "{}", "null", "3", '["a"]', '["a","b","c"]', "[1,2,3,4]"]))
+def test_a_foreign_holder_is_none(text: str) -> None:
+    """Other tools may write what they like; it is only shown to people."""
+    holder = Holder.decode(text)
+
+    assert holder is None or json.loads(text)
+
+
+def test_a_refusal_reads_well() -> None:
+    """Why, who, and for how long at most."""
+    busy = Busy(Reason.RUNNING, "r1", 12.34, holder=Holder("shop.report", "web-1", 7))
+
+    assert str(busy) == "running: run r1 by shop.report on web-1, pid 7, free in at most 12.3 s"
+    assert str(Busy(Reason.WINDOW, "", 3.0)) == "window: run (none), free in at most 3.0 s"
+
+
+def test_only_finished_failed_and_cancelled_are_final() -> None:
+    """A retry and a requeued message come back."""
+    assert {outcome for outcome in Outcome if outcome.final} == {
+        Outcome.FINISHED,
+        Outcome.FAILED,
+        Outcome.CANCELLED,
+    }
+
+
+def test_a_lease_shows_no_token(core: Core) -> None:
+    """Whoever reads a traceback cannot release it."""
+    lease = core.claim()
+
+    assert lease.token not in repr(lease)
+    assert lease.key in repr(lease)
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has a clock that counts suspend")
+def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
+    """Plain monotonic time stands still then, and a woken holder would trust a dead lease."""
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = monotonic()
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    assert before <= now <= after
