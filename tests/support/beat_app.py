@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import crontab
 
@@ -39,22 +39,33 @@ app.conf.update(
 install(app)
 
 
-@app.task(name="once", bind=True, singleton=Singleton(window=30.0, by="work"))
-def once(self: Any, work: str = "once") -> None:
-    """Write to the body log; no second run of the same work may start within 30 seconds."""
-    if VARIABLE in os.environ:
-        with BodyLog.from_environment().body(work, self.request.id):
-            pass
+def _note(task: Task, work: str) -> None:
+    with BodyLog.from_environment().body(work, task.request.id):
+        pass
+
+
+if VARIABLE in os.environ:
+    # Workers have a body log; beats have none, and know the tasks by name only.
+
+    @app.task(name="once", bind=True, singleton=Singleton(window=30.0, by="work"))
+    def once(self: Task, work: str) -> None:
+        """Note a run; no second one of the same work may start within 30 seconds."""
+        _note(self, work)
+
+    @app.task(name="briefly", bind=True, singleton=Singleton(window=3.0, by="work"))
+    def briefly(self: Task, work: str) -> None:
+        """Note a run; no second one of the same work may start within 3 seconds."""
+        _note(self, work)
 
 
 class _Dying:
-    """Ends this process by SIGKILL, once, at the point that a file's content names."""
+    """Ends this process by SIGKILL, once, where a file says: ``claimed <entry>`` or ``published <entry>``."""
 
     def apply_async(self, entry: Any, **kwargs: Any) -> Any:
         """Die before the publishing, after it, or not."""
-        self._die_if("claimed")
+        self._die_if(f"claimed {entry.name}")
         result = super().apply_async(entry, **kwargs)  # type: ignore[misc]
-        self._die_if("published")
+        self._die_if(f"published {entry.name}")
         return result
 
     def _die_if(self, point: str) -> None:

@@ -17,8 +17,9 @@ import redis
 
 from singleflight.celery.instants import task_id
 from singleflight.keys import lease_key
+from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child
-from tests.support.nodes import APP, celery_command, import_path
+from tests.support.nodes import APP, WorkerContainer, celery_command, import_path
 from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
@@ -125,9 +126,11 @@ def _read(raw: bytes, at: float) -> Message:
     return Message(at, headers["task"], headers["id"], headers["argsrepr"])
 
 
-def gaps(messages: Sequence[Message]) -> list[float]:
-    """Return the seconds between one message and the next."""
-    return [later.at - earlier.at for earlier, later in pairwise(messages)]
+def entry(
+    name: str, every: object, task: str = "known.only.by_name", args: Sequence[str] = ()
+) -> dict[str, object]:
+    """Return a beat entry whose messages can be told by their first argument, its own name unless given."""
+    return {"task": task, "schedule": every, "args": list(args or [name])}
 
 
 def twice(messages: Sequence[Message]) -> set[str]:
@@ -139,31 +142,48 @@ def twice(messages: Sequence[Message]) -> set[str]:
 class Replicas:
     """A broker, a store of its own, a mailbox, and as many beats as a test starts; all ended on exit."""
 
-    def __init__(self, folder: Path, *, one_server: bool = False) -> None:
+    def __init__(self, folder: Path, *, mailbox: bool = True) -> None:
         self.folder = folder
-        self.broker = ValkeyServer()
-        self.store = self.broker if one_server else ValkeyServer()
+        self.broker, self.store = ValkeyServer(), ValkeyServer()
         self.mailbox = Mailbox(self.broker.url)
+        self.bodies = BodyLog(folder / "bodies.log")
+        self._with_mailbox = mailbox
         self.death = folder / "death"
         self.settings: dict[str, object] = {"singleflight_url": self.store.url}
         self.schedule: dict[str, dict[str, object]] = {}
         self.environment: dict[str, str] = {}
         self.beats: list[Beat] = []
+        self.workers: list[WorkerContainer] = []
 
     def start(self, *, ready: bool = True, **options: object) -> Beat:
         """Start one more replica; `options` are those of `Beat`."""
         given = {"scheduler": "singleflight", "app": SHARING, "name": f"beat{len(self.beats) + 1}", **options}
         schedule = given.pop("schedule", self.schedule)
-        env = {
+        self.beats.append(Beat(self.folder, self._env(), schedule=schedule, **given))
+        if ready:
+            self.beats[-1].wait_ready()
+        return self.beats[-1]
+
+    def work(self, **options: object) -> WorkerContainer:
+        """Start one more worker, which takes what the mailbox would."""
+        env = {**self._env(), SCHEDULE: json.dumps(self.schedule), VARIABLE: str(self.bodies.path)}
+        name = f"worker{len(self.workers) + 1}"
+        self.workers.append(WorkerContainer(self.folder, env, app=SHARING, name=name, **options))
+        self.workers[-1].ready()
+        return self.workers[-1]
+
+    def received(self, task: str) -> list[str]:
+        """Return the ids of a task's messages that workers took, as often as they took them."""
+        pattern = re.compile(rf"Task {re.escape(task)}\[([0-9a-f-]+)\] received")
+        return [found for worker in self.workers for found in pattern.findall(worker.logs())]
+
+    def _env(self) -> dict[str, str]:
+        return {
             "CELERY_BROKER_URL": self.broker.url,
             SETTINGS: json.dumps(self.settings),
             DEATH: str(self.death),
             **self.environment,
         }
-        self.beats.append(Beat(self.folder, env, schedule=schedule, **given))
-        if ready:
-            self.beats[-1].wait_ready()
-        return self.beats[-1]
 
     def stop(self) -> None:
         """Stop every replica that runs, as an operator would."""
@@ -172,6 +192,12 @@ class Replicas:
             beat.send(signal.SIGTERM)
         for beat in running:
             beat.wait()
+
+    def steps(self, name: str) -> list[float]:
+        """Return the seconds between the due instants of an entry's messages; a copy adds nothing."""
+        due = self.due_instants()
+        instants = sorted({due[message.task_id] for message in self.mailbox.of(name)})
+        return [(later - earlier).total_seconds() for earlier, later in pairwise(instants)]
 
     def due_instants(self) -> dict[str, datetime]:
         """Return the due instant of each task id that any replica claimed."""
@@ -184,10 +210,12 @@ class Replicas:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for server in {self.broker, self.store}:
-                stack.enter_context(server)
-            stack.enter_context(self.mailbox)
+            stack.enter_context(self.broker)
+            stack.enter_context(self.store)
+            if self._with_mailbox:
+                stack.enter_context(self.mailbox)
             stack.callback(lambda: [beat.kill() for beat in self.beats])
+            stack.callback(lambda: [worker.child.kill() for worker in self.workers])
             self._stack = stack.pop_all()
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -14,12 +14,15 @@ from celery.beat import Scheduler
 from singleflight.celery import install
 from singleflight.celery.beat import SingleflightScheduler
 from singleflight.celery.ticks import Ticks
+from singleflight.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
 
     from singleflight.stores.base import Store
+
+
+NOON = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
 
 
 class Clock:
@@ -113,3 +116,37 @@ class Replica:
             if delay > 0:
                 return delay
         raise AssertionError("the scheduler never sleeps")
+
+
+class Place:
+    """Replicas of one app on one clock and one store."""
+
+    def __init__(self, schedule: Mapping[str, Any], now: datetime = NOON, **settings: Any) -> None:
+        self.clock = Clock(now)
+        self.store_clock = self.clock
+        self.store = MemoryStore(clock=lambda: self.store_clock())  # noqa: PLW0108 - a test may put another in its place
+        self.schedule = schedule
+        self.settings = settings
+        self.posted: list[Posted] = []
+        self.replicas: list[Replica] = []
+
+    def start(self, clock: Clock | None = None, **settings: Any) -> Replica:
+        """Start one more replica, perhaps on a clock of its own."""
+        replica = Replica(
+            clock or self.clock, self.store, self.schedule, self.posted, **{**self.settings, **settings}
+        )
+        self.replicas.append(replica)
+        return replica
+
+    def run(self, *, seconds: float = 0.0, step: float = 0.1) -> None:
+        """Let all replicas tick, and go on doing so while time passes."""
+        for replica in self.replicas:
+            replica.run()
+        for _ in range(round(seconds / step)):
+            self.clock.turn(timedelta(seconds=step))
+            for replica in self.replicas:
+                replica.run()
+
+    def times(self, name: str) -> list[float]:
+        """Return when the entry was sent, in seconds since noon."""
+        return [round((one.at - NOON).total_seconds(), 3) for one in self.posted if one.name == name]

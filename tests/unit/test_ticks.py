@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import celery
@@ -21,47 +21,7 @@ from singleflight.celery.instants import SKEW, due_of, last_run, next_due, task_
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.stores.memory import MemoryStore
-from tests.support.replica import Clock, Posted, Recorder, Replica
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-NOON = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
-
-
-class Place:
-    """Replicas of one app on one clock and one store."""
-
-    def __init__(self, schedule: Mapping[str, Any], now: datetime = NOON, **settings: Any) -> None:
-        self.clock = Clock(now)
-        self.store_clock = self.clock
-        self.store = MemoryStore(clock=lambda: self.store_clock())  # noqa: PLW0108 - a test may put another in its place
-        self.schedule = schedule
-        self.settings = settings
-        self.posted: list[Posted] = []
-        self.replicas: list[Replica] = []
-
-    def start(self, clock: Clock | None = None, **settings: Any) -> Replica:
-        """Start one more replica, perhaps on a clock of its own."""
-        replica = Replica(
-            clock or self.clock, self.store, self.schedule, self.posted, **{**self.settings, **settings}
-        )
-        self.replicas.append(replica)
-        return replica
-
-    def run(self, *, seconds: float = 0.0, step: float = 0.1) -> None:
-        """Let all replicas tick, and go on doing so while time passes."""
-        for replica in self.replicas:
-            replica.run()
-        for _ in range(round(seconds / step)):
-            self.clock.turn(timedelta(seconds=step))
-            for replica in self.replicas:
-                replica.run()
-
-    def times(self, name: str) -> list[float]:
-        """Return when the entry was sent, in seconds since noon."""
-        return [round((one.at - NOON).total_seconds(), 3) for one in self.posted if one.name == name]
+from tests.support.replica import NOON, Clock, Place, Posted, Recorder, Replica
 
 
 def entry(when: Any, last: datetime, zone: str = "UTC") -> ScheduleEntry:
@@ -209,29 +169,6 @@ def test_an_entry_whose_publishing_always_fails_does_not_hold_up_the_others() ->
 
     assert place.times("good") == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert len(tried) < 5
-
-
-def test_scenario_120_a_missed_tick_is_made_up_for_once_or_left_out() -> None:
-    """All beats down from 1:58 to 2:03: with catch-up each entry is sent once, late; without, not at all."""
-    for catch_up, expected in ((True, {"hourly": 1, "minutely": 1}), (False, {"hourly": 0, "minutely": 0})):
-        place = Place(
-            {"hourly": crontab("0"), "minutely": crontab()},
-            NOON.replace(hour=0, minute=50),
-            singleflight_beat_catch_up=catch_up,
-        )
-        place.start()
-        place.run(seconds=68 * 60, step=5)
-        place.replicas.clear()
-        sent = len(place.posted)
-        place.clock.turn(5 * MINUTE + timedelta(seconds=20))
-
-        place.start()
-        place.run(seconds=20, step=5)
-        late = place.posted[sent:]
-
-        assert {name: sum(one.name == name for one in late) for name in expected} == expected
-        place.run(seconds=60, step=5)
-        assert [one.name for one in place.posted[sent + len(late) :]] == ["minutely"]
 
 
 BERLIN = {"half past two": crontab("30", "2"), "hourly": crontab("0"), "four past four": crontab("4", "16")}
