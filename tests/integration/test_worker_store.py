@@ -1,8 +1,7 @@
-"""The store away, refusing, hanging or wrong: what `on_store_error`, `on_lost`, `enabled` and `max_hold` do."""
+"""The store away, hanging or wrong: what `on_store_error`, `on_lost`, `enabled` and `max_hold` do."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,14 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, FaultProxy]]:
     """Run one worker whose store is behind a proxy that can fail."""
-    with ValkeyServer() as store, FaultProxy(store.port) as proxy:
-        with Rig(tmp_path_factory.mktemp("store"), store=proxy.url, store_server=store) as rig:
-            rig.start(1, concurrency=4)
-            yield rig, proxy
-            assert not rig.endless_keys()
+    with (
+        ValkeyServer() as store,
+        FaultProxy(store.port) as proxy,
+        Rig(tmp_path_factory.mktemp("store"), store=proxy.url, store_server=store) as rig,
+    ):
+        rig.start(1, concurrency=4)
+        yield rig, proxy
+        assert not rig.endless_keys()
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def outage(
 def test_every_policy_holds_while_the_store_is_away(
     rig: Rig, outage: Callable[[], None], request: pytest.FixtureRequest
 ) -> None:
-    """Defer comes back and runs once it can, run runs, skip skips, raise fails; none takes it for a conflict."""
+    """Defer comes back once it can, run runs, skip skips, raise fails; none takes it for a conflict."""
     how = request.node.callspec.params["outage"]
     policies = ("run", "skip", "raise", "defer")
     results = {
@@ -92,7 +94,7 @@ def test_every_policy_holds_while_the_store_is_away(
 def test_a_wrong_password_fails_the_run_whatever_the_policy_says(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A permanent error is no outage: on_store_error="run" does not hide it, and the text names no password."""
+    """A permanent error is no outage: on_store_error="run" does not hide it; the text has no password."""
     with ValkeyServer("--requirepass", "right") as store:
         url = store.url.replace("redis://", "redis://:wrong@")
         with Rig(tmp_path_factory.mktemp("password"), store=url) as rig:
@@ -134,7 +136,7 @@ def test_a_run_that_loses_its_lease_is_aborted_if_it_says_so(
 def test_a_run_that_loses_its_lease_goes_on_with_a_warning_otherwise(
     rig: Rig, servers: tuple[Rig, FaultProxy]
 ) -> None:
-    """on_lost="warn": the body finishes and its result stands, the log warns, the lease says it is not held."""
+    """on_lost="warn": the body finishes, its result stands, the log warns, the lease is not held."""
     proxy, gate = servers[1], rig.folder / "warn-gate"
     result = rig.send("probe", "warn", {"singleton": Singleton(ttl=1)}, gate=str(gate), then="lease")
     rig.wait_start("warn")
@@ -202,7 +204,7 @@ def test_nothing_is_asked_of_the_store_where_singleflight_is_off(
 
 
 def test_everything_runs_while_singleflight_observes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """enabled="observe": what would have been skipped runs and is logged; an outage of the store stops nothing."""
+    """enabled="observe": what would have been skipped runs and is logged; an outage stops nothing."""
     with Rig(tmp_path_factory.mktemp("observe"), install={"enabled": "observe"}) as rig:
         rig.start(1, concurrency=3)
         gate = rig.folder / "gate"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task, shared_task
 from celery.exceptions import Ignore, Reject
 
-from singleflight import Singleton, current_lease
+from singleflight import Singleton, current_lease, try_lease
 from singleflight.celery import install
 from tests.support.bodylog import BodyLog
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STORE, CONF, INSTALL, FOLDER = "STORE_URL", "APP_CONF", "APP_INSTALL", "APP_FOLDER"
+PARENT = "APP_PARENT_LEASE"
+"""Set: the importing process holds a lease, so that keeper and connections exist before any fork."""
 TTL = 2.0
 
 
@@ -249,3 +251,5 @@ app = make_app(
     json.loads(os.environ.get(CONF, "{}")),
     json.loads(os.environ.get(INSTALL, "{}")),
 )
+
+parent_lease = try_lease(os.environ[STORE], os.environ[PARENT]) if os.environ.get(PARENT) else None

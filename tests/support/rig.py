@@ -70,6 +70,10 @@ class Rig:
             for worker in self.workers:
                 worker.child.kill()
         finally:
+            if hasattr(self, "app"):
+                # A result that is collected later would look for its server for twenty seconds.
+                self.app.backend.remove_pending_result = lambda _: None
+                self.app.backend.result_consumer.stop()
             self.broker.close()
             if self._own_store:
                 self.store.close()
