@@ -73,13 +73,15 @@ def test_each_tick_is_sent_once_through_kills_a_pause_and_an_outage(tmp_path: Pa
         assert len(longer) <= 1, steps
         assert all(every < step < SECONDS / 12 + 2 * every for step in longer), steps
         if SECONDS >= 60:
+            once = list({message.task_id: message for message in reversed(sent[name])}.values())[::-1]
+            # A fault delays the tick that it hits, by the ttl or the outage, and so shortens the next gap.
             quiet = [
                 later.at - earlier.at
-                for earlier, later in pairwise(sent[name])
-                if not any(earlier.at - every < fault < later.at for fault in faults)
+                for earlier, later in pairwise(once)
+                if not any(earlier.at - every - 2 < fault < later.at for fault in faults)
             ]
-            assert len(quiet) > 10
-            assert all(abs(gap - every) < 0.5 for gap in quiet), quiet
+            assert len(quiet) > 5
+            assert [gap for gap in quiet if abs(gap - every) >= 0.5] == []
 
 
 def full_minutes(began: datetime, ended: datetime) -> list[datetime]:

@@ -1,0 +1,171 @@
+"""Scheduler classes that users have, in replicas: Celery's file, redbeat, django-celery-beat; `worker -B`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.beats import Replicas, entry, twice
+from tests.support.nodes import celery_command, import_path
+from tests.support.servers import missing
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PERIOD = 2.0
+"""Seconds; django-celery-beat knows whole ones only."""
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    """Return a place for replicas, with one entry."""
+    with Replicas(tmp_path) as found:
+        found.schedule = {"one": entry("one", PERIOD)}
+        yield found
+
+
+def celery_file(replicas: Replicas) -> None:
+    """Have replicas keep their schedule in a file each, as `celery beat` does by default."""
+    replicas.settings["singleflight_beat_scheduler"] = "celery.beat:PersistentScheduler"
+
+
+def redbeat(replicas: Replicas) -> None:
+    """Have replicas keep their schedule in Redis, all ticking: redbeat's own lock is off."""
+    if importlib.util.find_spec("redbeat") is None:
+        missing("redbeat", f"{sys.executable} -m pip install celery-redbeat")
+    replicas.settings |= {
+        "singleflight_beat_scheduler": "redbeat.RedBeatScheduler",
+        "redbeat_redis_url": replicas.broker.url.replace("/0", "/1"),
+        "redbeat_lock_key": None,
+    }
+
+
+def django(replicas: Replicas) -> None:
+    """Have replicas keep their schedule in Django's database; `django` is the alias that it registers."""
+    if importlib.util.find_spec("django_celery_beat") is None:
+        missing("django-celery-beat", f"{sys.executable} -m pip install django-celery-beat")
+    replicas.settings["singleflight_beat_scheduler"] = "django"
+    replicas.environment |= {
+        "DJANGO_SETTINGS_MODULE": "tests.support.django_settings",
+        "DJANGO_DATABASE": str(replicas.folder / "django.sqlite"),
+    }
+    manage(replicas, "migrate", "-v0")
+
+
+def manage(replicas: Replicas, *command: str) -> None:
+    """Run a command of Django's on the replicas' database."""
+    env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
+    subprocess.run(
+        [sys.executable, "-m", "django", *command], env=env, cwd=replicas.folder, check=True, timeout=60
+    )
+
+
+def sent(replicas: Replicas, name: str = "one") -> int:
+    """Return how often an entry was sent."""
+    return len(replicas.mailbox.of(name))
+
+
+@pytest.mark.parametrize("use", [celery_file, redbeat, django])
+def test_replicas_of_any_scheduler_send_each_tick_once(
+    replicas: Replicas, use: Callable[[Replicas], None]
+) -> None:
+    """Two replicas, of which one is killed and started again, send every tick once, in rhythm."""
+    use(replicas)
+    first, _ = replicas.start(), replicas.start()
+    until(lambda: sent(replicas) >= 3, what="three ticks")
+    first.kill()
+    first.start()
+    first.wait_ready()
+    before = sent(replicas)
+    until(lambda: sent(replicas) >= before + 3, what="three more ticks")
+    replicas.stop()
+
+    assert not twice(replicas.mailbox.messages)
+    # redbeat counts from its own last run, so it drifts as it does without us.
+    assert all(PERIOD <= step < 2 * PERIOD for step in replicas.steps("one"))
+    assert all("Traceback" not in beat.log() for beat in replicas.beats)
+
+
+def test_an_entry_that_is_added_changed_and_removed_in_django_is_followed(replicas: Replicas) -> None:
+    """Replicas of django-celery-beat take up what is changed in the database while they run."""
+    django(replicas)
+    replicas.schedule = {}
+    for _ in range(2):
+        replicas.start()
+    create = (
+        "from django_celery_beat.models import IntervalSchedule, PeriodicTask\n"
+        "every, _ = IntervalSchedule.objects.get_or_create(every={}, period='seconds')\n"
+        "given = dict(interval=every, task='t', args='[\"late\"]')\n"
+        "task, _ = PeriodicTask.objects.get_or_create(name='late', defaults=given)\n"
+        "task.interval = every; task.enabled = {}; task.save()\n"
+    )
+    script = "import django; django.setup()\n{}"
+
+    def change(every: int, *, enabled: bool) -> None:
+        env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
+        code = script.format(create.format(every, enabled))
+        subprocess.run([sys.executable, "-c", code], env=env, cwd=replicas.folder, check=True, timeout=60)
+
+    change(1, enabled=True)
+    until(lambda: sent(replicas, "late") >= 3, what="ticks of the new entry")
+    change(3600, enabled=True)
+    until(
+        lambda: all(beat.log().count("Schedule changed") >= 2 for beat in replicas.beats), what="the change"
+    )
+    slowed = sent(replicas, "late")
+    change(1, enabled=False)
+    until(
+        lambda: all(beat.log().count("Schedule changed") >= 3 for beat in replicas.beats), what="the change"
+    )
+    replicas.stop()
+
+    assert sent(replicas, "late") == slowed
+    assert not twice(replicas.mailbox.messages)
+
+
+def test_workers_with_an_embedded_beat_share_their_ticks(tmp_path: Path) -> None:
+    """Two `celery worker -B --scheduler singleflight` send each tick once, and each is run once."""
+    with Replicas(tmp_path, mailbox=False) as replicas:
+        replicas.schedule = {"one": entry("embedded", PERIOD, "once")}
+        for number in range(2):
+            replicas.work(
+                concurrency=1,
+                args=[
+                    "-B",
+                    "--scheduler",
+                    "singleflight",
+                    "-s",
+                    tmp_path / f"embedded{number}",
+                    "-l",
+                    "DEBUG",
+                ],
+            )
+        until(lambda: len(replicas.received("once")) >= 4, what="four ticks")
+
+        received = replicas.received("once")
+        assert len(received) == len(set(received))
+        assert len(replicas.bodies.runs()) == 1
+
+
+def test_a_beat_whose_app_has_no_leases_says_what_to_write(replicas: Replicas, tmp_path: Path) -> None:
+    """Without install(app) the process ends at once, and its last word names the remedy."""
+    env = {"CELERY_BROKER_URL": replicas.broker.url, "CELERY_RESULT_BACKEND": replicas.broker.url}
+    command = [*celery_command("tests.integration.app"), "beat", "--pidfile=", "--scheduler", "singleflight"]
+    run = subprocess.run(
+        command,
+        env={**os.environ, **import_path(tmp_path), **env},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert run.returncode != 0
+    assert "call singleflight.celery.install(app)" in run.stderr + run.stdout
