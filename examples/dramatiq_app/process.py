@@ -1,0 +1,144 @@
+"""One of any number of identical processes: it handles messages, and generates them if it is its turn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dramatiq
+import redis
+from dramatiq.brokers.redis import RedisBroker
+
+from examples.dramatiq_app.account import Account
+from singleflight import LeaseLost, lease
+from singleflight.dramatiq import install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from singleflight import Lease
+
+TTL = 5.0
+"""Seconds after which another process takes over from a generator that died."""
+
+FAULTY = 0.05
+"""The part of messages that are declared faulty."""
+
+MARK_EVERY = 100
+"""Without an interval, how many messages are sent between two notes of how far the generator has come."""
+
+BACKLOG = 4_000
+"""Without an interval, how many messages may wait before the generator does."""
+
+logger = logging.getLogger("example")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a process is told; the same for all."""
+
+    url: str
+    run: str
+    """Names the run, so that several can share a server."""
+    count: int | None
+    interval: float
+    threads: int
+    guarded: bool = True
+    """False: without singleflight, for comparison; then one process is told that it generates."""
+    generates: bool = True
+
+
+class Process:
+    """Handler and possible generator."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.account = Account(options.url, options.run)
+        self.stopping = threading.Event()
+        self.broker = RedisBroker(
+            url=options.url,
+            namespace=f"example-{options.run}",
+            # What a killed process had fetched is delivered again after this long, even if little happens.
+            heartbeat_timeout=10_000,
+            maintenance_chance=100_000,
+        )
+        if options.guarded:
+            install(self.broker)
+        self.handle = dramatiq.actor(broker=self.broker, actor_name="handle")(self._handle)
+
+    def run(self) -> None:
+        """Handle messages until SIGTERM or SIGINT, and generate them when it is this process's turn."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stopping.set())
+        worker = dramatiq.Worker(self.broker, worker_threads=self.options.threads, worker_timeout=200)
+        worker.start()
+        generator = threading.Thread(target=self._generate, name="generator", daemon=True)
+        generator.start()
+        self.stopping.wait()
+        if self.leading:
+            generator.join(TTL)  # it gives its lease back, so that the next one need not wait
+        worker.stop()
+
+    leading = False
+
+    def _handle(self, number: int) -> None:
+        faulty = random.random() < FAULTY  # noqa: S311 - an example's dice
+        error = f"number {number} was faulty in process {os.getpid()}" if faulty else ""
+        new = self.account.handle(number, error)
+        if self.options.interval:
+            logger.info("%s %d%s", "handled" if new else "known", number, ", faulty" if faulty else "")
+
+    def _generate(self) -> None:
+        """Generate whenever this process holds the lease, until there is nothing left to generate."""
+        if not self.options.generates:
+            return
+        while not self.stopping.is_set():
+            try:
+                with self._turn() as turn:
+                    self.leading = True
+                    logger.info("process %d generates", os.getpid())
+                    self._send_all(turn)
+                    return
+            except LeaseLost as error:
+                logger.warning("process %d generates no longer: %s", os.getpid(), error)
+            except redis.RedisError as error:
+                logger.warning("process %d could not send: %s", os.getpid(), error)
+                self.stopping.wait(1)
+            finally:
+                self.leading = False
+
+    @contextmanager
+    def _turn(self) -> Iterator[Lease | None]:
+        """Wait until no other process generates; without singleflight there is nothing to wait for."""
+        if not self.options.guarded:
+            yield None
+            return
+        with lease(self.options.url, f"generator of {self.options.run}", ttl=TTL, wait=None) as turn:
+            yield turn
+
+    def _send_all(self, turn: Lease | None) -> None:
+        number, interval = self.account.sent(), self.options.interval
+        due = time.monotonic()
+        while not self.stopping.is_set() and number != self.options.count:
+            if turn is not None:
+                turn.check()  # local: no round trip; a process that was paused for too long stops here
+            number += 1
+            self.handle.send(number)
+            if interval or number % MARK_EVERY == 0 or number == self.options.count:
+                self.account.mark(number, turn.fence if turn is not None else 0)
+            if interval:
+                due = max(due + interval, time.monotonic())
+                self.stopping.wait(due - time.monotonic())
+            elif number % MARK_EVERY == 0:
+                self._wait_for_handlers()
+
+    def _wait_for_handlers(self) -> None:
+        while self.broker.do_qsize(self.handle.queue_name) > BACKLOG and not self.stopping.is_set():
+            self.stopping.wait(0.02)
