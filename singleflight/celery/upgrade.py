@@ -8,9 +8,11 @@ stay the same (Celery's tracer keeps a reference to it), therefore its class is 
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from celery import exceptions
 from celery.app.task import Task
 from celery.utils.imports import symbol_by_name
 
@@ -39,7 +41,33 @@ def watch_registry(app: Celery) -> None:
 
     Registry.__name__, Registry.__qualname__ = kind.__name__, kind.__qualname__
     registry.__class__ = Registry
+    if not hasattr(exceptions, "DuplicateTaskNameWarning"):
+        _watch_names(app)
     upgrade_all(app)
+
+
+def _watch_names(app: Celery) -> None:
+    """Warn when a second function takes a task's name: before 5.7, Celery gives it the first one's task."""
+    make = app._task_from_fun  # noqa: SLF001 - the only place that sees the second function
+
+    def task_from_fun(fun: Any, *args: Any, **options: Any) -> Any:
+        task = make(fun, *args, **options)
+        ours = inspect.unwrap(getattr(task, "__wrapped__", fun))
+        if options.get("singleton") and _place(ours) != _place(fun):
+            warnings.warn(
+                f"task {task.name} is declared by {_place(ours)} and by {_place(fun)}: only the first one "
+                "runs; give them different names",
+                stacklevel=2,
+            )
+        return task
+
+    app._task_from_fun = task_from_fun  # noqa: SLF001
+
+
+def _place(fun: Any) -> str:
+    """Return where a function stands; the same one may be imported twice."""
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fun)
 
 
 def upgrade_all(app: Celery) -> None:

@@ -21,6 +21,7 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LONG = Singleton(ttl=30)
 CONF = {
@@ -98,6 +99,48 @@ def test_scenario_07_a_bound_task_has_one_key_in_every_process(rig: Rig) -> None
     assert "0x" not in key
     assert "__main__" not in key
     assert ids[1] in rig.records()[key]["runs"] or states[1] == "REVOKED"
+
+
+SCRIPT = """
+import warnings
+from celery import Celery
+from singleflight.celery import install
+
+app = Celery(broker="memory://")
+install(app, "memory://")
+
+@app.task(name="script.named", singleton=True)
+def named(): pass
+
+@app.task(singleton=True)
+def unnamed(): pass
+
+def keys():
+    for task in (named, unnamed):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            from singleflight.celery.delivery import Delivery
+            runtime, delivery = app.singleflight, Delivery("run", 0, "token", (), {})
+            task = app.tasks[task.name]
+            print(runtime.request(task, runtime.policy(task, delivery), delivery).key, len(caught))
+"""
+
+
+def test_scenario_17_an_explicit_name_has_one_key_in_script_and_worker(tmp_path: Path) -> None:
+    """Started as a script, a named task has the worker's key; one named after __main__ has not, and warns."""
+    (tmp_path / "script.py").write_text(f"{SCRIPT}\nif __name__ == '__main__': keys()\n")
+
+    def run(*arguments: str) -> list[list[str]]:
+        command = [sys.executable, "-W", "ignore", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    as_script, as_module = run("script.py"), run("-c", "import script; script.keys()")
+
+    assert as_script[0] == as_module[0]
+    assert as_script[1][0] != as_module[1][0]
+    assert (as_script[1][1], as_module[1][1]) == ("1", "0")
+    assert "__main__" not in as_script[1][0]
 
 
 def test_scenario_67_copies_after_the_visibility_timeout_never_start(rig: Rig) -> None:

@@ -1,0 +1,145 @@
+"""Where settings come from, and what a wrong one says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from singleflight import ConfigurationError, Singleton
+from singleflight.carried import Carried
+from singleflight.celery import install
+from singleflight.celery.delivery import HEADER, NESTING, Delivery
+from singleflight.stores.memory import MemoryStore
+from singleflight.stores.redis import RedisStore
+
+if TYPE_CHECKING:
+    from singleflight.celery.runtime import Runtime
+
+
+def work() -> None:
+    """Do nothing."""
+
+
+def runtime(
+    broker: str = "redis://broker:6379/3", conf: dict[str, Any] | None = None, **given: Any
+) -> Runtime:
+    """Return what install leaves with an app of this configuration."""
+    app = Celery("settings", broker=broker, set_as_current=False)
+    app.conf.update(conf or {})
+    install(app, **given)
+    return app.singleflight
+
+
+def test_a_keyword_goes_before_the_setting_and_that_before_the_built_in_value() -> None:
+    """install(prefix=...) wins over app.conf.singleflight_prefix, which wins over "singleflight"."""
+    assert runtime().prefix == "singleflight"
+    assert runtime(conf={"singleflight_prefix": "conf"}).prefix == "conf"
+    assert runtime(conf={"singleflight_prefix": "conf"}, prefix="given").prefix == "given"
+
+
+def test_keys_stand_behind_the_brokers_own_prefix() -> None:
+    """Whoever shares a broker by global_keyprefix shares the store the same way."""
+    conf = {"broker_transport_options": {"global_keyprefix": "shop:"}}
+
+    assert runtime(conf=conf).prefix == "shop:singleflight"
+
+
+def test_settings_may_come_after_install() -> None:
+    """Nothing is read before the first task needs it."""
+    app = Celery("late", broker="redis://", set_as_current=False)
+    install(app)
+    app.conf.singleflight_enabled = "observe"
+
+    assert app.singleflight.enabled == "observe"
+
+
+def test_leases_go_to_the_brokers_redis_unless_a_store_is_named() -> None:
+    """The broker's host and database, or those of singleflight_url, or a ready store."""
+    store = runtime().leases.store
+    assert isinstance(store, RedisStore)
+    assert store._address == "broker:6379/3"
+    named = runtime(conf={"singleflight_url": "redis://leases/1"}).leases.store
+    assert named._address == "leases:6379/1"
+    ready = MemoryStore()
+    assert runtime(store=ready).leases.store is ready
+
+
+def test_a_broker_that_keeps_no_leases_needs_a_store() -> None:
+    """The error says what to write."""
+    with pytest.raises(ConfigurationError, match="name a store, such as singleflight_url"):
+        _ = runtime("amqp://").leases
+
+
+def test_an_ended_run_is_remembered_twice_the_visibility_timeout() -> None:
+    """Built in two hours, more if the broker delivers again later than that, and as told if told."""
+    long = {"broker_transport_options": {"visibility_timeout": 40_000}}
+
+    assert runtime().leases.store.remember == 7200
+    assert runtime(conf=long).leases.store.remember == 80_000
+    assert runtime(conf=long, remember=60).leases.store.remember == 60
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"singleflight_enabled": "maybe"}, "singleflight_enabled='maybe' is unknown"),
+        ({"singleflight_defaults": {"tll": 3}}, "tll"),
+        ({"singleflight_defaults": {"ttl": -3}}, "ttl=-3"),
+        ({"singleflight_defaults": 30}, "must be Singleton"),
+    ],
+)
+def test_a_wrong_setting_is_named(conf: dict[str, Any], words: str) -> None:
+    """A setting that cannot be is a ConfigurationError with its name and value."""
+    settings = runtime(conf=conf)
+
+    with pytest.raises(ConfigurationError, match=words):
+        _ = settings.enabled, settings.defaults
+
+
+def test_call_task_and_defaults_are_asked_in_this_order() -> None:
+    """What a call says goes before the declaration, and that before the defaults."""
+    app = Celery("order", broker="redis://", set_as_current=False)
+    install(app, defaults={"ttl": 5, "on_conflict": "defer", "on_lost": "abort"})
+    app.task(shared=False, name="order", singleton=Singleton(ttl=7, on_conflict="skip"))(work)
+    carried = Carried(options=Singleton(ttl=9))
+    policy = app.singleflight.policy(app.tasks["order"], Delivery("run", 0, "token", (), {}, carried))
+
+    assert policy is not None
+    assert (policy.ttl, policy.on_conflict, policy.on_lost) == (9, "skip", "abort")
+    assert (
+        app.singleflight.policy(
+            app.tasks["order"], Delivery("run", 0, "token", (), {}, Carried(options=False))
+        )
+        is None
+    )
+
+
+def test_any_skip_result_of_a_call_is_taken() -> None:
+    """A list or a mapping as skip_result is no reason to fail."""
+    app = Celery("skip", broker="redis://", set_as_current=False)
+    install(app)
+    app.task(shared=False, name="skip", singleton=Singleton(skip_result={"a": [1]}))(work)
+    task = app.tasks["skip"]
+    delivery = Delivery("run", 0, "token", (), {})
+
+    assert app.singleflight.request(task, app.singleflight.policy(task, delivery), delivery) is not None
+
+
+@pytest.mark.parametrize(
+    ("request_dict", "attempt", "returning"),
+    [
+        ({}, 0, False),
+        ({"retries": 2}, 2, True),
+        ({"replaced_task_nesting": 1, "retries": 1}, NESTING + 1, True),
+        ({"delivery_info": {"redelivered": True}}, 0, True),
+    ],
+)
+def test_a_delivery_knows_whether_its_run_may_have_started(
+    request_dict: dict[str, Any], attempt: int, returning: bool
+) -> None:
+    """Retries and replacements raise the attempt; a redelivered message may have run."""
+    delivery = Delivery.read({"id": "run", HEADER: None, **request_dict}, "token")
+
+    assert (delivery.attempt, delivery.returning) == (attempt, returning)
