@@ -105,6 +105,7 @@ SCRIPT = """
 import warnings
 from celery import Celery
 from singleflight.celery import install
+from singleflight.celery.delivery import Delivery
 
 app = Celery(broker="memory://")
 install(app, "memory://")
@@ -116,13 +117,16 @@ def named(): pass
 def unnamed(): pass
 
 def keys():
+    warned = []
     for task in (named, unnamed):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            from singleflight.celery.delivery import Delivery
-            runtime, delivery = app.singleflight, Delivery("run", 0, "token", (), {})
-            task = app.tasks[task.name]
-            print(runtime.request(task, runtime.policy(task, delivery), delivery).key, len(caught))
+            task.name
+        warned.append(len(caught))
+    runtime, delivery = app.singleflight, Delivery("run", 0, "token", (), {})
+    for task, count in zip((named, unnamed), warned):
+        task = app.tasks[task.name]
+        print(runtime.request(task, runtime.policy(task, delivery), delivery).key, count)
 """
 
 
