@@ -6,13 +6,17 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from dramatiq.asyncio import async_to_sync
+
 from singleflight.dramatiq.actor import SingletonActor
 from singleflight.dramatiq.errors import NOT_RETRIED
-from singleflight.dramatiq.gate import gated
+from singleflight.dramatiq.gate import gated, watched
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dramatiq import Actor, Broker, Message
 
     from singleflight.dramatiq.runtime import Runtime
@@ -40,7 +44,7 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
     if isinstance(actor, SingletonActor):
         actor.singleflight = runtime
     actor.options["throws"] = (*_several(actor.options.get("throws")), *NOT_RETRIED)
-    actor.fn = gated(actor.fn)
+    actor.fn = gated(_watching(actor.fn))
 
 
 def refuse_unguarded(broker: Broker, message: Message[Any]) -> None:
@@ -78,8 +82,16 @@ def _check(actor: Actor[Any, Any], policy: Policy) -> None:
             f"at_most_one={policy.at_most_one!r} needs an actor that looks before it sends: write "
             "@dramatiq.actor(actor_class=SingletonActor, ...) with singleflight.dramatiq.SingletonActor"
         )
-    if inspect.iscoroutinefunction(inspect.unwrap(actor.fn)):
-        raise ConfigurationError("async actors cannot be singletons in this version; declare it with def")
+
+
+def _watching(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of an async actor with its coroutine watched; another one as it is."""
+    coroutine = getattr(body, "__wrapped__", None)
+    if coroutine is None or not inspect.iscoroutinefunction(coroutine):
+        return body
+    watching = async_to_sync(watched(coroutine))
+    made_by_dramatiq = getattr(body, "__code__", None) is getattr(watching, "__code__", body)
+    return watching if made_by_dramatiq else body
 
 
 def _several(throws: Any) -> tuple[Any, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
+import threading
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from singleflight.decisions import SLOT_MARGIN
@@ -14,7 +15,7 @@ from singleflight.flight import holding
 from singleflight.lease import Lease, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from dramatiq.broker import MessageProxy
 
@@ -31,7 +32,7 @@ class Ticket(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """A delivery that holds its lease, from the claim to the acknowledgement."""
+    """A delivery that holds its lease, from the claim until it is acknowledged and its body is over."""
 
     lease: Lease
     message_id: str
@@ -42,6 +43,9 @@ class Granted:
     """Seconds until the retry comes that has been sent."""
     entered: bool = False
     failed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _coroutine_runs: bool = False
+    _ending: Callable[[], object] | None = None
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run the body under the lease."""
@@ -49,12 +53,36 @@ class Granted:
         with holding(self.lease), self.abort.armed(self.lease) if self.abort else nullcontext():
             return body()
 
+    @contextmanager
+    def coroutine(self) -> Iterator[None]:
+        """Surround the body of an async actor.
+
+        Dramatiq waits for an interrupted coroutine for a second only, and acknowledges its message while
+        it may still work. The lease is given back when both are over.
+        """
+        with self._lock:
+            self._coroutine_runs = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._coroutine_runs = False
+                ending = self._ending
+            if ending is not None:
+                ending()
+
     def give_back(self, message: MessageProxy) -> None:
         """Release the lease of a message that is about to be acknowledged or rejected."""
         outcome = self._outcome(message)
-        keeps = self.keeps_slot and outcome is Outcome.RETRYING
-        self.lease.release(outcome, again=self.again + SLOT_MARGIN if keeps else 0.0)
+        again = self.again + SLOT_MARGIN if self.keeps_slot and outcome is Outcome.RETRYING else 0.0
+        # The message goes along: once nobody has it any more, the keeper takes its lease for abandoned.
+        release = functools.partial(_release, self.lease, outcome, again, message)
         _working.set(None)
+        with self._lock:
+            if self._coroutine_runs:
+                self._ending = release
+                return
+        release()
 
     def _outcome(self, message: MessageProxy) -> Outcome:
         if message.failed:
@@ -65,6 +93,10 @@ class Granted:
             return Outcome.FAILED
         # Another middleware may have sent a copy instead of letting the body start.
         return Outcome.FINISHED if self.entered else Outcome.REQUEUED
+
+
+def _release(lease: Lease, outcome: Outcome, again: float, _message: MessageProxy) -> None:
+    lease.release(outcome, again=again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +140,15 @@ def gated(body: Callable[..., Any]) -> Callable[..., Any]:
         return ticket.run(lambda: body(*args, **kwargs))
 
     return gate
+
+
+def watched(body: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Let the grant of the message know when an async actor's coroutine is over."""
+
+    @functools.wraps(body)
+    async def watch(*args: Any, **kwargs: Any) -> Any:
+        granted = working()  # Dramatiq hands the worker thread's context to the event loop
+        with granted.coroutine() if granted is not None else nullcontext():
+            return await body(*args, **kwargs)
+
+    return watch
