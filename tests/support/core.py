@@ -113,8 +113,12 @@ class Line:
 class Still:
     """In the place of a `Watch`: nobody looks but the test."""
 
+    def __init__(self) -> None:
+        self.roused: list[float] = []
+
     def rouse(self, by: float) -> None:
-        """Start nothing."""
+        """Note by when to look, and start nothing."""
+        self.roused.append(by)
 
     def stop(self, patience: float) -> None:
         """Stop nothing."""
@@ -125,7 +129,8 @@ class HandDriven(Keeper):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
-        self._errands = self._alarm = Still()  # type: ignore[assignment]
+        self.errands = self._errands = Still()  # type: ignore[assignment]
+        self.alarm = self._alarm = Still()  # type: ignore[assignment]
 
     def look(self) -> None:
         """Do what the two threads do when they are roused."""

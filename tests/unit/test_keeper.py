@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from singleflight import watch
 from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.events import Kind, Notify
 from singleflight.flight import Leases
@@ -200,6 +202,7 @@ def test_a_lease_that_nobody_took_is_regained_when_the_store_is_back(core: Core)
     core.pass_time(1)
     assert lease.held
     assert core.kinds()[-1] is Kind.REGAINED
+    assert core.keeper.alarm.roused[-1] > core.clock()
 
     core.store.cut()
     core.pass_time(20)
@@ -398,6 +401,36 @@ def test_one_key_that_does_not_answer_does_not_hold_up_the_others_of_its_store(c
     assert [core.live(lease) for lease in leases] == [True] + [False] * 9
 
 
+def test_a_store_that_is_away_is_asked_for_one_of_its_releases_at_a_time(core: Core) -> None:
+    """Each try may take a second: a hundred of them must not hold up the renewals."""
+    leases = [core.claim(f"job {n}") for n in range(100)]
+    core.store.cut()
+    for lease in leases:
+        lease.release()
+    before = core.store.calls.count("release")
+
+    core.clock.advance(1)
+    core.keeper.look()
+
+    assert core.store.calls.count("release") == before + 1
+
+
+def test_the_keeper_leaves_a_release_to_the_thread_that_is_at_it(core: Core) -> None:
+    """Two at once could take the next holder for a thief; but not for ever: that thread may be struck."""
+    lease = core.claim()
+
+    def look_meanwhile(operation: str) -> None:
+        core.store.mend()
+        core.keeper.look()
+        assert core.store.calls.count(operation) == 1
+        core.pass_time(HANDS_OFF + 1)
+        assert core.store.calls.count(operation) == 2
+
+    core.store.before = look_meanwhile
+
+    assert lease.release() is True
+
+
 def test_a_lease_whose_owner_has_vanished_is_given_back_as_requeued(core: Core) -> None:
     """Nobody else would ever release it, and the run may come back."""
 
@@ -564,15 +597,42 @@ def test_a_holder_is_told_in_time_while_the_store_hangs(threaded: Core) -> None:
         answer.set()
 
 
-def test_a_short_lease_wakes_a_keeper_that_sleeps_for_long_ones(threaded: Core) -> None:
+def test_a_short_lease_wakes_a_keeper_that_sleeps_for_long_ones(
+    threaded: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new lease does not wait for the next look at the old ones."""
+    monkeypatch.setattr(watch, "IDLE", 3600)
     threaded.claim("long", ttl=3600.0)
-    time.sleep(0.2)  # let the keeper fall asleep; if it has not, the test is only easier
+    until(lambda: threaded.keeper._errands._next < math.inf, 10, "the keeper to fall asleep")
     threaded.claim("short", ttl=1.0)
 
     until(lambda: threaded.store.calls.count("renew") >= 1, 20, "a renewal")
 
     assert threaded.store.batches[0] == 1
+
+
+def test_news_that_comes_while_the_keeper_looks_is_looked_at_before_it_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a lease claimed at the wrong moment would be renewed too late."""
+    monkeypatch.setattr(watch, "IDLE", 3600)
+    looks: list[int] = []
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look() -> float:
+        looks.append(len(looks))
+        looking.set()
+        go_on.wait(20)
+        return time.monotonic() + 3600
+
+    keeper = watch.Watch("test", look, time.monotonic)
+    keeper.rouse(0)
+    assert looking.wait(20)
+    keeper.rouse(time.monotonic() + 10)
+    go_on.set()
+
+    until(lambda: len(looks) >= 2, 20, "a second look")
+    keeper.stop(10)
 
 
 def test_the_first_failed_release_of_an_idle_keeper_is_tried_again_soon(threaded: Core) -> None:
