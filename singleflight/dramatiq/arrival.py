@@ -7,17 +7,17 @@ import random
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from singleflight.decisions import Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
-from singleflight.dramatiq import endings, errors
+from singleflight.dramatiq import endings, errors, joining
 from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import StoreUnavailable
-from singleflight.events import Event, Kind, logger
+from singleflight.events import Kind, about, logger
 from singleflight.keys import short_key
-from singleflight.lease import Busy
+from singleflight.lease import Busy, Outcome
 from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
@@ -56,18 +56,49 @@ class Arrival:
         """
         abort = Abort() if self.policy.on_lost == "abort" else None
         try:
+            joined = self._joined()
+            if joined is not None:
+                return joined
+            self._wait_for_retry()
             answer = self.leases.claim(self.request, on_lost=abort, owner=weakref.ref(self.message))
         except StoreUnavailable as error:
             return self._without_store(error)
-        if not isinstance(answer, Busy):
-            answer.began = self.delivery.kin
-            if self.delivery.carried.deferrals:
-                write(self.message.options, self.delivery.carried.started())
-            return Granted(answer, self.message.message_id, abort, keeps_slot=self.policy.at_publish)
-        if self.observing:
-            self.leases.tell(Kind.OBSERVED, self.request, answer)
-            return None
-        return self._refused(answer)
+        if isinstance(answer, Busy):
+            if self.observing:
+                self.leases.tell(Kind.OBSERVED, self.request, answer)
+                return None
+            return self._refused(answer)
+        joined = self._joined()  # again: the other run may have ended between the first look and the grant
+        if joined is not None:
+            answer.release(Outcome.FINISHED)
+            return joined
+        answer.began = self.delivery.kin
+        if self.delivery.carried.deferrals:
+            write(self.message.options, self.delivery.carried.started())
+            self.message.options.pop(joining.OPTION, None)
+        return Granted(answer, self.message.message_id, abort, keeps_slot=self.policy.at_publish)
+
+    @property
+    def _joins(self) -> str | None:
+        """The run whose result this one waits for, since it has met it."""
+        run_id: str | None = self.message.options.get(joining.OPTION)
+        return run_id if self.policy.on_conflict == "join" else None
+
+    def _joined(self) -> Ticket | None:
+        """Return the result of the run that this one waits for, if it has one."""
+        return None if self._joins is None else joining.joined(self.broker, self.message, self._joins)
+
+    def _wait_for_retry(self) -> None:
+        """Wait on if that run has failed and will be tried again: its key is free meanwhile."""
+        if self._joins is not None:
+            look = self.leases.store.peek(self.request.key)
+            if joining.between_attempts(look, self._joins):
+                self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
+
+    def _defer(self, delay: float, *, resumed: bool = False, joins: str | None = None) -> NoReturn:
+        options = {} if joins is None else {joining.OPTION: joins}
+        carried = self.delivery.carried.deferred(kin=self.delivery.kin or resumed)
+        endings.defer(self.broker, self.message, carried, delay, options)
 
     def _refused(self, busy: Busy) -> Ticket:
         tell, carried = self.leases.tell, self.delivery.carried
@@ -85,7 +116,8 @@ class Arrival:
                         self.message, carried.deferrals, short_key(self.request.key),
                     )  # fmt: skip
                 kin = self.delivery.kin or busy.resumed
-                endings.defer(self.broker, self.message, carried.deferred(kin=kin), delay)
+                joins = busy.run_id if self.policy.on_conflict == "join" and not kin else None
+                self._defer(delay, resumed=busy.resumed, joins=joins)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
                 raise errors.Conflict(f"{self.message.actor_name}: {busy}")
@@ -101,19 +133,9 @@ class Arrival:
             case "skip":
                 return self._skip(f"the store was away: {error}")
             case "defer":
-                carried = self.delivery.carried
-                delay = deferral(max(3, carried.deferrals), float("inf"), random.random())  # noqa: S311
-                endings.defer(self.broker, self.message, carried.deferred(kin=self.delivery.kin), delay)
-        self.leases.notify(
-            Event(
-                kind=Kind.UNGUARDED,
-                task=self.request.task,
-                key=short_key(self.request.key),
-                run_id=self.request.run_id,
-                token=self.request.token,
-                reason=str(error),
-            )
-        )
+                waited = max(3, self.delivery.carried.deferrals)
+                self._defer(deferral(waited, math.inf, random.random()))  # noqa: S311
+        self.leases.notify(about(self.request, Kind.UNGUARDED, str(error)))
         return None
 
     def _skip(self, why: str) -> Answer:

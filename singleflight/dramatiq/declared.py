@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from dramatiq.asyncio import async_to_sync
 
+from singleflight.carried import Carried
 from singleflight.dramatiq.actor import SingletonActor
+from singleflight.dramatiq.delivery import OPTION
 from singleflight.dramatiq.errors import NOT_RETRIED
 from singleflight.dramatiq.gate import gated, watched
+from singleflight.dramatiq.joining import results_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
 
@@ -47,18 +50,23 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
     actor.fn = gated(_watching(actor.fn))
 
 
-def refuse_unguarded(broker: Broker, message: Message[Any]) -> None:
-    """Refuse a message that asks for what only an actor with a gate can give.
+def check_message(message: Message[Any], broker: Broker, runtime: Runtime) -> None:
+    """Check a message that is sent with ``singleton=`` or ``occurrence=`` of its own.
 
     Raises:
-        ConfigurationError: if its actor was declared without ``singleton=``.
+        ConfigurationError: for options that cannot be, or an actor that was declared without ``singleton=``.
     """
     actor = broker.actors.get(message.actor_name)
-    if actor is not None and "singleton" not in actor.options:
+    if actor is None:
+        return  # declared elsewhere; the worker looks again
+    if "singleton" not in actor.options:
         raise ConfigurationError(
             "a single message can only be a singleton, or have an occurrence, if its actor is declared for "
             "it: write @dramatiq.actor(singleton=True), or singleton=False for no lease unless a message asks"
         )
+    policy = runtime.policy(actor, Carried.read(message.options.get(OPTION)))
+    if policy is not None:
+        _check(actor, policy)
 
 
 def _check_occurrence(actor: Actor[Any, Any]) -> None:
@@ -73,14 +81,30 @@ def _check_occurrence(actor: Actor[Any, Any]) -> None:
 
 def _check(actor: Actor[Any, Any], policy: Policy) -> None:
     if policy.on_conflict == "join":
-        raise ConfigurationError(
-            "on_conflict='join' is not available for Dramatiq in this version; write skip, defer, coalesce "
-            "or raise"
-        )
+        _check_join(actor, policy)
     if policy.at_publish and not isinstance(actor, SingletonActor):
         raise ConfigurationError(
             f"at_most_one={policy.at_most_one!r} needs an actor that looks before it sends: write "
             "@dramatiq.actor(actor_class=SingletonActor, ...) with singleflight.dramatiq.SingletonActor"
+        )
+
+
+def _check_join(actor: Actor[Any, Any], policy: Policy) -> None:
+    results = results_of(actor.broker)
+    if results is None or not actor.options.get("store_results", results.store_results):
+        raise ConfigurationError(
+            "on_conflict='join' takes over a result, and none is kept: put Dramatiq's Results middleware on "
+            "the broker before the actor is declared, and write store_results=True"
+        )
+    if policy.name is not None:
+        raise ConfigurationError(
+            f"on_conflict='join' with name={policy.name!r} would take over another actor's result; "
+            "leave one of them out"
+        )
+    if policy.by == () and inspect.signature(actor.fn).parameters and not policy.by_given:
+        raise ConfigurationError(
+            "on_conflict='join' without `by` would hand the result of one call to calls with other "
+            "arguments; write by='*', or by=() if that is meant"
         )
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dramatiq import Message
 from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import GroupCallbacks, MiddlewareError
-from dramatiq.results import Results
 
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.errors import Ended
+from singleflight.dramatiq.joining import results_of
 from singleflight.errors import Skipped
 from singleflight.events import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dramatiq import Broker
     from dramatiq.broker import MessageProxy
 
     from singleflight.carried import Carried
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 LONGEST_PAUSE = 5.0
 """Seconds between two tries to hand a deferred message to a broker that is away."""
@@ -34,14 +36,16 @@ def drop(message: MessageProxy, why: str) -> NoReturn:
     raise Ended(why)
 
 
-def defer(broker: Broker, message: MessageProxy, carried: Carried, delay: float) -> NoReturn:
+def defer(
+    broker: Broker, message: MessageProxy, carried: Carried, delay: float, options: Mapping[str, Any] = NONE
+) -> NoReturn:
     """Enqueue the same message again, to arrive ``delay`` seconds later, and end this delivery.
 
-    Id, arguments, options, flow and the count of retries stay as they are: a deferral is no retry. While
-    the broker is away this waits for it, as Dramatiq does with an acknowledgement: giving up would
+    Id, arguments, flow, count of retries and options stay, but for those given: a deferral is no retry.
+    While the broker is away this waits for it, as Dramatiq does with an acknowledgement: giving up would
     lose the message. If the process ends meanwhile, the broker delivers the message again.
     """
-    copy = message.copy()
+    copy = message.copy(options=options)
     write(copy.options, carried)
     pause = 0.5
     while True:
@@ -89,7 +93,7 @@ def _stages(message: Any) -> Iterator[Any]:
 
 
 def _store_failure(broker: Broker, message: Any, error: Skipped) -> None:
-    results = next((other for other in broker.middleware if isinstance(other, Results)), None)
+    results = results_of(broker)
     if results is None:
         return
     try:

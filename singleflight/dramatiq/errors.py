@@ -25,6 +25,10 @@ class StoreUnavailable(errors.StoreUnavailable, MiddlewareError):
     """The failure of a message under ``on_store_error="raise"``; it is not retried."""
 
 
+class JoinedFailure(errors.SingleflightError, MiddlewareError):
+    """Raised in the place of a run that has joined another one which failed; it is not retried."""
+
+
 class ClaimFailed(errors.SingleflightError, MiddlewareError):
     """Raised when a claim failed in a way that nobody expected; retried, as any failure of an actor."""
 
@@ -37,7 +41,7 @@ class Ended(SkipMessage):
     """Tells Dramatiq that this delivery is over and that its outcome is written, or still to come."""
 
 
-NOT_RETRIED = (ConfigurationError, Conflict, StoreUnavailable)
+NOT_RETRIED = (ConfigurationError, Conflict, JoinedFailure, StoreUnavailable)
 """Added to the ``throws`` of every singleton actor: such a message goes to the dead letters at once."""
 
 

@@ -85,7 +85,7 @@ class Singleflight(Middleware):
         """Write ``singleton=`` and ``occurrence=`` of a single message so that they can travel."""
         with errors.translated(message.actor_name):
             if carry(message.options):
-                declared.refuse_unguarded(broker, message)
+                declared.check_message(message, broker, self._runtime)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Check what a worker needs before it takes its first message: the order, and a store."""
@@ -134,11 +134,16 @@ class Singleflight(Middleware):
         if granted is not None:
             granted.give_back(message)
 
-    def before_nack(self, broker: Broker, message: MessageProxy) -> None:
-        """Give the lease back; a message that is rejected before it could run gives back its waiting slot."""
-        if _granted(message) is None:
+    def after_nack(self, broker: Broker, message: MessageProxy) -> None:
+        """Give the lease back once the failure is stored, which happens in this hook of `Results`.
+
+        A message that is rejected before it could run gives back its waiting slot.
+        """
+        granted = _granted(message)
+        if granted is not None:
+            granted.give_back(message)
+        else:
             self._runtime.forget(broker, message)
-        self.before_ack(broker, message)
 
     def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Note when the retry comes that the message in this thread has just sent."""

@@ -220,6 +220,32 @@ def test_a_run_whose_lease_is_lost_is_aborted(cluster: Cluster, gate: Path) -> N
     assert not overlaps(runs)
 
 
+def test_duplicates_that_join_get_the_result_of_the_one_run(cluster: Cluster, gate: Path) -> None:
+    """Under join one of four runs, and all four have its result."""
+    send, options = cluster.actors.work.send_with_options, Singleton(by="key", on_conflict="join", ttl=3)
+    first = send(args=("joined", 0, str(gate)), singleton=options)
+    until(lambda: of_key(cluster.log.runs(), "joined"), what="the run")
+    others = [send(args=("joined",), singleton=options) for _ in range(3)]
+    until(lambda: cluster.told(others) == {"deferred": 3}, what="three that wait for it")
+    gate.touch()
+
+    assert [cluster.result(message) for message in [first, *others]] == ["joined"] * 4
+    assert len(of_key(cluster.log.runs(), "joined")) == 1
+
+
+def test_duplicates_that_join_a_failing_run_fail_after_its_last_attempt(cluster: Cluster, gate: Path) -> None:
+    """A run that will be retried is waited for; its failure is theirs, and they are not retried."""
+    send, options = cluster.actors.work.send_with_options, Singleton(by="key", on_conflict="join", ttl=3)
+    first = send(args=("bad", 0, str(gate), 9), singleton=options, max_retries=1, min_backoff=3_000)
+    until(lambda: of_key(cluster.log.runs(), "bad"), what="the run")
+    other = send(args=("bad",), singleton=options)
+    until(lambda: cluster.told([other]) == {"deferred": 1}, what="the one that waits for it")
+    gate.touch()
+
+    assert [_ending(cluster, message) for message in (first, other)] == ["RuntimeError", "JoinedFailure"]
+    assert [run.run for run in of_key(cluster.log.runs(), "bad")] == [first.message_id] * 2
+
+
 def _ending(cluster: Cluster, message: Message[Any]) -> str:
     """Wait for a result; return it, or the name of the error that stands in its place."""
     try:

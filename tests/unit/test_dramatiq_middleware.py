@@ -108,7 +108,8 @@ def test_a_duplicate_is_skipped_without_any_store_named(broker: StubBroker, work
     [
         ("yes", "singleton='yes' is not an option; write singleton=True"),
         (Singleton(by="nobody"), "by='nobody' names no parameter"),
-        (Singleton(on_conflict="join"), "not available for Dramatiq"),
+        (Singleton(on_conflict="join"), "join' without `by` would hand the result"),
+        (Singleton(on_conflict="join", by="*", name="shared"), "another actor's result"),
         (Singleton(on_conflict="raise", skip_result=1), "has no meaning"),
         (Singleton(max_hold=1, ttl=5), "max_hold=1.0 is shorter than ttl"),
     ],
@@ -121,6 +122,15 @@ def test_what_cannot_be_is_refused_at_declaration(broker: StubBroker, option: An
 
     assert "actor wrong" in str(caught.value)
     assert "wrong" not in broker.actors
+
+
+def test_a_join_without_results_is_refused() -> None:
+    """A result that nobody keeps cannot be taken over."""
+    broker = StubBroker(middleware=[])
+    install(broker)
+
+    with pytest.raises(ConfigurationError, match="put Dramatiq's Results middleware"):
+        dramatiq.actor(broker=broker, actor_name="a", singleton=Singleton(on_conflict="join"))(lambda: 1)
 
 
 def test_an_actor_that_takes_arguments_and_no_by_warns(broker: StubBroker) -> None:

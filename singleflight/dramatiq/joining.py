@@ -1,0 +1,58 @@
+"""``on_conflict="join"``: a duplicate takes over the result of the run it met, as soon as there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dramatiq.results import ResultFailure, ResultMissing, Results
+
+from singleflight.dramatiq.errors import JoinedFailure
+from singleflight.dramatiq.gate import Answer
+from singleflight.stores.base import INFINITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dramatiq import Broker
+    from dramatiq.broker import MessageProxy
+
+    from singleflight.stores.base import Look
+
+OPTION = "singleflight_joins"
+"""The message option that names the run whose result a deferred duplicate waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure of the run that was joined."""
+
+    error: ResultFailure
+
+    def run(self, _body: Callable[[], Any]) -> NoReturn:
+        """Fail in the body's stead; it is not retried, because the other run has been."""
+        raise JoinedFailure(f"{self.error.orig_exc_type}: {self.error.orig_exc_msg}")
+
+
+def results_of(broker: Broker) -> Results | None:
+    """Return the middleware that keeps results, if there is one."""
+    return next((other for other in broker.middleware if isinstance(other, Results)), None)
+
+
+def joined(broker: Broker, message: MessageProxy, run_id: str) -> Answer | Failure | None:
+    """Return the result of another run of a message's actor; None if there is none yet."""
+    results = results_of(broker)
+    if results is None:
+        return None
+    try:
+        return Answer(results.backend.get_result(message.copy(message_id=run_id)))
+    except ResultMissing:
+        return None
+    except ResultFailure as error:
+        return Failure(error)
+
+
+def between_attempts(look: Look | None, run_id: str) -> bool:
+    """Whether a run has failed and its retry is still to come; pure."""
+    runs = () if look is None else look.record.runs
+    return any(run.run_id == run_id and run.ended and run.attempt < INFINITE for run in runs)
