@@ -146,8 +146,9 @@ def test_a_run_whose_worker_was_killed_comes_back_on_another(rig: Rig) -> None:
     doomed.child.kill()
     (rig.folder / "worker-gate").touch()
     rig.worker(concurrency=1, args=["-Q", "doomed"])
+    until(lambda: rig.sweep() or result.ready(), 60, "the end of the run", every=0.5)
 
-    assert result.get(timeout=60) == result.id
+    assert result.get(timeout=5) == result.id
     runs = rig.runs("worker")
     assert [(run.run, run.how) for run in runs] == [(result.id, None), (result.id, "returned")]
 

@@ -98,10 +98,11 @@ def test_the_next_step_of_a_chain_with_the_same_key_runs(rig: Rig) -> None:
 
 
 def test_a_nested_call_does_not_meet_its_own_lease(rig: Rig) -> None:
-    """A task that calls itself as a function just runs, with a copy of its request, as Celery has it."""
+    """A task that calls itself as a function just runs, and its request is untouched afterwards."""
     result = rig.send("probe", "nested", LONG, then="nested")
 
-    assert result.get(timeout=10) == [result.id, True]
+    # Celery gives the inner call an empty request, or from 5.5 on a copy of the outer one.
+    assert result.get(timeout=10) in ([result.id, True], [None, True])
     assert len(rig.runs("nested")) == 2
 
 

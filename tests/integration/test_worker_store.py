@@ -91,6 +91,17 @@ def test_every_policy_holds_while_the_store_is_away(
     assert rig.said(f"{results['run'].id} unguarded")
 
 
+def test_broken_connections_lose_and_double_nothing(rig: Rig, servers: tuple[Rig, FaultProxy]) -> None:
+    """Connections that are reset all the time: each of ten runs of one key still runs once, one at a time."""
+    options = {"singleton": Singleton(on_conflict="defer")}
+    results = [rig.send("probe", "reset", options, seconds=0.1) for _ in range(10)]
+    until(lambda: servers[1].reset() or all(r.ready() for r in results), 60, "the runs", every=0.05)
+
+    assert rig.states(results) == ["SUCCESS"] * 10
+    assert sorted(run.run for run in rig.runs("reset")) == sorted(result.id for result in results)
+    assert not overlaps(rig.runs("reset"))
+
+
 def test_a_wrong_password_fails_the_run_whatever_the_policy_says(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -158,6 +158,11 @@ class Rig:
         with self.store_client as client:
             return [key for key in client.scan_iter("*", count=1000) if client.ttl(key) == -1]
 
+    def sweep(self) -> None:
+        """Have the broker deliver again what was not acknowledged in time; older workers look every 100 s."""
+        with self.app.connection_for_write() as connection:
+            connection.default_channel.qos.restore_visible(num=100, interval=1)
+
     def queued(self) -> int:
         """Return how many messages wait in the broker, delivered ones excluded."""
         with redis.Redis.from_url(self.broker.url) as client:
