@@ -20,6 +20,7 @@ from celery.schedules import schedstate
 
 from singleflight.celery.instants import in_utc, in_zone_of, next_due, task_id, tick_id
 from singleflight.celery.ticks import UNSENT, Claimed, Later, Sent, Ticks, give_back
+from singleflight.errors import Conflict
 from singleflight.events import logger
 from singleflight.lease import Outcome, monotonic
 from singleflight.policy import Singleton
@@ -36,8 +37,8 @@ TTL = 5.0
 REMEMBER = 400 * 86400.0
 """Seconds for which the store knows an entry's last tick: a year, the longest usual interval, and more."""
 
-LEARNING = 0.05
-"""Seconds of each pass that go into reading last ticks, so that 10,000 entries hold up nothing."""
+LEARNING = 0.2
+"""Seconds of each pass that go into reading last ticks, so that 10,000 entries hold up no tick for long."""
 
 LONGEST_REST = 60.0
 """Seconds: an entry whose publishing fails is tried again after 1, 2, 4 ... at most these."""
@@ -147,13 +148,15 @@ class SharedTicks(Scheduler):
                 self._fail(entry, claimed.lease)
                 return None
             result = self._publish(entry, claimed.lease, producer=producer, **kwargs)
-        except BaseException:
-            self._fail(entry, claimed.lease)
+        except BaseException as error:
+            # Celery wraps what publishing raised; a task that was told to refuse duplicates has had its tick.
+            if isinstance(error.__context__, Conflict):
+                self._confirm(entry, claimed)
+            else:
+                self._fail(entry, claimed.lease)
             raise
-        claimed.lease.release(Outcome.FINISHED)
-        self._failing.pop(entry.name, None)
-        self._known[entry.name] = claimed.sent
-        if advance:  # only now, because the entry of another process may already be advanced in its database
+        self._confirm(entry, claimed)
+        if advance:  # only now: should we die before, an entry in a database is still due for the others
             self.reserve(entry)
         return result
 
@@ -166,16 +169,20 @@ class SharedTicks(Scheduler):
         finally:
             entry.options = own
 
+    def _confirm(self, entry: Any, claimed: Claimed) -> None:
+        claimed.lease.release(Outcome.FINISHED)
+        self._failing.pop(entry.name, None)
+        self._known[entry.name] = claimed.sent
+
     def _fail(self, entry: Any, lease: Lease) -> None:
         """Have a tick that was not sent come back: elsewhere at once, here after a rest."""
         give_back(lease)
         _, rest = self._failing.get(entry.name, (0.0, 0.5))
         rest = min(2 * rest, LONGEST_REST)
         self._failing[entry.name] = monotonic() + rest, rest
-        if self._heap is not None:
-            # Celery's loop has advanced the entry before publishing.
-            self.schedule[entry.name].last_run_at = entry.last_run_at
-            self._heap = None
+        advanced = None if self._heap is None else self.schedule.get(entry.name)
+        if advanced is not None:  # by Celery's loop, before publishing
+            advanced.last_run_at, self._heap = entry.last_run_at, None
 
     def reserve(self, entry: Any) -> Any:
         """Advance an entry, to the last run that all replicas will share."""
@@ -194,6 +201,7 @@ class SharedTicks(Scheduler):
         if isinstance(answer, Later):
             self._refused = entry, answer.delay
         else:
+            self._drop()
             self._claimed = answer
         return answer
 

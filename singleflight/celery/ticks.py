@@ -75,6 +75,7 @@ class Ticks:
         self._leases = Leases(leases.store, self._notify)
         # A prefix of its own, because any name may be that of a user's lease or task, "beat:x" too.
         self._prefix = f"{prefix}:beat"
+        self._clock_key = lease_key(f"{self._prefix}:clock", "clock")
         self._ttl = ttl
         self._clock = clock
         self._unanswered: dict[str, tuple[str, str]] = {}
@@ -135,7 +136,14 @@ class Ticks:
         if asked != run_id:
             token = new_token()
         request = Request(
-            key=self.key(name), task=f"beat:{name}", run_id=run_id, token=token, ttl=self._ttl, after=after
+            key=self.key(name),
+            task=f"beat:{name}",
+            run_id=run_id,
+            token=token,
+            ttl=self._ttl,
+            after=after,
+            # A replica that hangs, waiting for its broker perhaps, must not keep the tick from the others.
+            max_hold=self._ttl,
         )
         try:
             return self._leases.claim(request, patient=True)
@@ -163,7 +171,7 @@ class Ticks:
         return True
 
     def _store_time(self) -> float:
-        key, store = lease_key(f"{self._prefix}:clock", "clock"), self._leases.store
+        key, store = self._clock_key, self._leases.store
         look = store.peek(key)
         if look is None:
             # Only a record shows the time; a release makes one.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from singleflight.celery.beat import SingleflightScheduler
 from singleflight.celery.instants import SKEW, due_of, last_run, next_due, task_id, tick_id
-from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.stores.memory import MemoryStore
 from tests.support.replica import NOON, Clock, Place, Posted, Recorder, Replica
@@ -150,6 +150,33 @@ def test_publishing_that_fails_leaves_the_tick_due_for_everybody() -> None:
 
     assert place.times("ten") == [10.0]
     assert place.times("twelve") == [12.0]
+
+
+def test_a_task_that_refuses_duplicates_has_had_its_tick() -> None:
+    """A Conflict while publishing is an answer, not a failure: the tick is not tried again."""
+    tried = []
+
+    class Refusing(Recorder):
+        def send_task(self, *_: Any, **__: Any) -> None:
+            tried.append(self.app.clock())
+            raise Conflict("another run waits")
+
+    place = Place({"one": 1.0}, wrapped=Refusing)
+    place.start()
+    place.run(seconds=3)
+
+    assert len(tried) == 3
+
+
+def test_a_replica_that_hangs_keeps_its_tick_for_no_longer_than_two_ttls() -> None:
+    """While it waits for its broker, say, its claim is renewed for one ttl at most."""
+    place = Place({"one": 1.0}, singleflight_beat_ttl=7)
+    replica = place.start()
+    place.clock.turn(timedelta(seconds=1))
+    entry_due = replica.scheduler.schedule["one"]
+
+    assert replica.scheduler.is_due(entry_due).is_due
+    assert replica.scheduler._claimed.lease.max_hold == 7
 
 
 def test_an_entry_whose_publishing_always_fails_does_not_hold_up_the_others() -> None:
