@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from dramatiq.asyncio import async_to_sync
+from dramatiq.threading import is_gevent_active
 
 from singleflight.carried import Carried
 from singleflight.dramatiq.actor import SingletonActor
@@ -82,6 +83,11 @@ def _check_occurrence(actor: Actor[Any, Any]) -> None:
 def _check(actor: Actor[Any, Any], policy: Policy) -> None:
     if policy.on_conflict == "join":
         _check_join(actor, policy)
+    if policy.on_lost == "abort" and is_gevent_active():  # type: ignore[no-untyped-call]
+        raise ConfigurationError(
+            "on_lost='abort' cannot interrupt greenlets; write on_lost='warn' and call "
+            "current_lease().check() in the actor"
+        )
     if policy.at_publish and not isinstance(actor, SingletonActor):
         raise ConfigurationError(
             f"at_most_one={policy.at_most_one!r} needs an actor that looks before it sends: write "

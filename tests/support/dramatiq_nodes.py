@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 MODULE = "tests.integration.dramatiq_actors"
+GEVENT = """
+from gevent import monkey; monkey.patch_all()
+import sys; from dramatiq.cli import main; sys.exit(main())
+"""
+"""What the command `dramatiq-gevent` does."""
 
 
 class DramatiqWorker(Child):
@@ -36,6 +41,7 @@ class DramatiqWorker(Child):
         name: tells workers apart.
         threads: worker threads.
         module: what to import.
+        gevent: run greenlets instead of threads.
     """
 
     def __init__(
@@ -46,9 +52,11 @@ class DramatiqWorker(Child):
         name: str = "worker1",
         threads: int = 8,
         module: str = MODULE,
+        gevent: bool = False,
     ) -> None:
+        program = ["-c", GEVENT] if gevent else ["-m", "dramatiq"]
         super().__init__(
-            [sys.executable, "-m", "dramatiq", module, "--processes", "1", "--threads", threads],
+            [sys.executable, *program, module, "--processes", "1", "--threads", threads],
             log=folder / f"{name}.log",
             ready="Worker process is ready for action",
             env={**import_path(folder), **env},
