@@ -306,6 +306,29 @@ def test_a_store_that_is_away_defers_the_message_and_counts_no_retry(broker: Stu
     assert not runs
 
 
+def test_a_deferral_outlasts_a_broker_that_is_away() -> None:
+    """Dramatiq swallows what a failed enqueue raises and acknowledges, so this one is tried until it works."""
+
+    class Flaky(StubBroker):
+        failures = 1
+
+        def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
+            if delay and self.failures:
+                self.failures -= 1
+                raise ConnectionError("the broker is away")
+            return super().enqueue(message, delay=delay)
+
+    broker = Flaky(middleware=[])
+    install(broker, AwayStore())
+    actor = dramatiq.actor(broker=broker, actor_name="patient", singleton=True)(lambda: None)
+
+    with pytest.raises(SkipMessage, match="deferred"):
+        broker.emit_before("process_message", dramatiq.broker.MessageProxy(actor.message()))
+
+    assert broker.failures == 0
+    assert broker.queues["default.DQ"].qsize() == 1
+
+
 def test_a_claim_that_fails_as_nobody_expects_does_not_run_the_actor(broker: StubBroker) -> None:
     """Dramatiq would swallow a plain exception and run the actor without a lease."""
     install(broker, BrokenStore())
