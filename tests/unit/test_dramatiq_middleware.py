@@ -307,7 +307,7 @@ def test_a_store_that_is_away_defers_the_message_and_counts_no_retry(broker: Stu
 
 
 def test_a_deferral_outlasts_a_broker_that_is_away() -> None:
-    """Dramatiq swallows what a failed enqueue raises and acknowledges, so this one is tried until it works."""
+    """Dramatiq would swallow the failure and acknowledge the message, so this is tried until it works."""
 
     class Flaky(StubBroker):
         failures = 1
