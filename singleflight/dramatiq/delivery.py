@@ -40,7 +40,7 @@ class Delivery:
         """
         carried = Carried.read(message.options.get(OPTION))
         attempt = retries(message)
-        occurrence = occurrences.of_message(message.copy(), actor.options.get("occurrence"))
+        occurrence = occurrences.of_message(message, actor.options.get("occurrence"))
         return cls(
             run_id=message.message_id if occurrence is None else f"at {occurrence}",
             attempt=attempt,

@@ -97,8 +97,10 @@ class Singleflight(Middleware):
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""
         gate.admit(None)
+        actor = broker.get_actor(message.actor_name)
+        if "singleton" not in actor.options:
+            return
         with errors.translated(message.actor_name):
-            actor = broker.get_actor(message.actor_name)
             delivery = Delivery.read(message, actor)
             policy = self._runtime.policy(actor, delivery.carried)
             request = self._runtime.request(actor, policy, delivery) if policy else None

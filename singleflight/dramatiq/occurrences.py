@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dramatiq import Message
+    from dramatiq.broker import MessageProxy
 
+    AnyMessage = Message[Any] | MessageProxy
     Instant = datetime | str
-    Occurrence = Callable[[Message[Any]], Instant | None]
+    Occurrence = Callable[[AnyMessage], Instant | None]
 
 OPTION = "singleflight_occurrence"
 """The message option with the instant that a message was sent for."""
@@ -64,14 +66,14 @@ def every(period: float | timedelta) -> Occurrence:
     if not seconds > 0:
         raise ConfigurationError(f"every({period!r}): a period is longer than nothing; write every(60)")
 
-    def occurrence(message: Message[Any]) -> Instant:
+    def occurrence(message: AnyMessage) -> Instant:
         sent = message.message_timestamp / 1000  # kept by retries and deferrals
         return datetime.fromtimestamp(sent // seconds * seconds, UTC)
 
     return occurrence
 
 
-def periodiq(message: Message[Any]) -> Instant | None:
+def periodiq(message: AnyMessage) -> Instant | None:
     """Return the minute that periodiq planned a message for; None for a message that it did not send.
 
     A restarted periodiq sends again within the minute, with other seconds: they do not count.
@@ -83,7 +85,7 @@ def periodiq(message: Message[Any]) -> Instant | None:
     return datetime.fromtimestamp(seconds // MINUTE * MINUTE, UTC)
 
 
-def of_message(message: Message[Any], declared: object) -> str | None:
+def of_message(message: AnyMessage, declared: object) -> str | None:
     """Return the occurrence that a message stands for, by its own word or else its actor's; None: none."""
     if OPTION in message.options:
         said: str | None = message.options[OPTION]
