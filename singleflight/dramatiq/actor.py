@@ -62,7 +62,8 @@ class SingletonActor(Actor[P, R]):
             place = self._place(message)
             busy = place.in_the_way() if place else None
         if busy is not None:
-            duplicate: Duplicate[R] = Duplicate(**{**message.asdict(), "message_id": busy.run_id})
+            whole: dict[str, Any] = {**message.asdict(), "message_id": busy.run_id}
+            duplicate: Duplicate[R] = Duplicate(**whole)
             object.__setattr__(duplicate, "busy", busy)
             return duplicate
         sent = self.broker.enqueue(message, delay=delay)

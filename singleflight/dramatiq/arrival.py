@@ -135,7 +135,8 @@ class Arrival:
             case "defer":
                 waited = max(3, self.delivery.carried.deferrals)
                 self._defer(deferral(waited, math.inf, random.random()))  # noqa: S311
-        self.leases.notify(about(self.request, Kind.UNGUARDED, str(error)))
+            case "run":
+                self.leases.notify(about(self.request, Kind.UNGUARDED, str(error)))
         return None
 
     def _skip(self, why: str) -> Answer:

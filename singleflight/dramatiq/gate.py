@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Ticket(Protocol):
     """What a delivery needs to pass the gate."""
 
-    def run(self, body: Callable[[], Any]) -> Any:
+    def run(self, body: Callable[[], Any], /) -> Any:
         """Run the body, or do something in its stead."""
         ...
 

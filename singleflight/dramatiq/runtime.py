@@ -174,7 +174,7 @@ class Runtime:
 _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
-def _defaults(value: Singleton | Mapping[str, Any] | None) -> Singleton | None:
+def _defaults(value: object) -> Singleton | None:
     if isinstance(value, Mapping):
         try:
             value = Singleton(**value)
