@@ -1,4 +1,4 @@
-"""One Valkey server for all tests of stores."""
+"""One server of each kind for all tests of stores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.databases import MariaServer, PostgresServer
 from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
@@ -17,3 +18,45 @@ def valkey() -> Iterator[ValkeyServer]:
     """A running server."""
     with ValkeyServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresServer]:
+    """A running PostgreSQL with the tables."""
+    from singleflight.stores.sql_setup import create_tables
+
+    with PostgresServer("timezone=Asia/Kolkata") as server:
+        create_tables(server.url)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaServer]:
+    """A running MariaDB with the tables."""
+    from singleflight.stores.sql_setup import create_tables
+
+    with MariaServer("--default-time-zone=+05:30") as server:
+        create_tables(server.url)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(postgresql: PostgresServer) -> str:
+    """Where PostgreSQL is."""
+    return postgresql.url
+
+
+@pytest.fixture(scope="session")
+def mariadb_url(mariadb: MariaServer) -> str:
+    """Where MariaDB is."""
+    return mariadb.url
+
+
+@pytest.fixture(scope="session")
+def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with the tables."""
+    from singleflight.stores.sql_setup import create_tables
+
+    url = f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'leases.db'}"
+    create_tables(url)
+    return url

@@ -1,0 +1,96 @@
+"""The operations of a store that decides in Python: all it has to bring is a read and a conditional write."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from singleflight.stores import record as rules
+from singleflight.stores.base import REMEMBER, Look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from singleflight.lease import Busy, Granted
+    from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
+
+Answer = TypeVar("Answer")
+
+
+class DecidingStore(ABC):
+    """Implements `Store` on top of `change` and `read`, by the rules in `singleflight.stores.record`.
+
+    Args:
+        remember: seconds for which an ended run is recognised.
+    """
+
+    def __init__(self, *, remember: float = REMEMBER) -> None:
+        self.remember = remember
+
+    @abstractmethod
+    def change(
+        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        """Read a record, let ``decide`` change it, write what it returns, and return its answer.
+
+        ``decide`` gets the record (None: there is none, or its life is over) and the store's clock in epoch
+        microseconds, and returns the record to write and the answer. A record that came back None or
+        unchanged need not be written. Nobody may come between read and write: if somebody did, read and
+        decide again. A written record lives until `life_ends`.
+        """
+
+    @abstractmethod
+    def read(self, key: str) -> tuple[Record | None, int, int]:
+        """Return a record, the end of its life and the store's clock, both in epoch milliseconds."""
+
+    def life_ends(self, record: Record, now_us: int) -> int:
+        """Return until when a record that is written now must be kept, in epoch milliseconds."""
+        return rules.life_ends(record, now_us // 1000, self._remember_ms)
+
+    def claim(self, claim: Claim) -> Granted | Busy:
+        """See `Store.claim`."""
+        return self.change(
+            claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us)
+        )
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+        """See `Store.renew`."""
+        return [self._renew(renewal) for renewal in renewals]
+
+    def release(self, release: Release) -> bool:
+        """See `Store.release`."""
+        return self.change(release.key, lambda found, now_us: rules.release(found, release, now_us // 1000))
+
+    def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
+        """See `Store.queue`."""
+        return self.change(
+            key,
+            lambda found, now_us: rules.queue(
+                found, run_id, now_us // 1000, ttl_ms=ttl_ms, running_too=running_too
+            ),
+        )
+
+    def unqueue(self, key: str, run_id: str) -> bool:
+        """See `Store.unqueue`."""
+        return self.change(key, lambda found, now_us: rules.unqueue(found, run_id, now_us // 1000))
+
+    def evict(self, key: str) -> bool:
+        """See `Store.evict`."""
+        return self.change(key, lambda found, now_us: rules.evict(found, now_us // 1000))
+
+    def peek(self, key: str) -> Look | None:
+        """See `Store.peek`."""
+        record, ends_ms, now_ms = self.read(key)
+        if record is None:
+            return None
+        return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
+
+    @property
+    def _remember_ms(self) -> int:
+        return round(self.remember * 1000)
+
+    def _renew(self, renewal: Renewal) -> Renewed:
+        return self.change(
+            renewal.key,
+            lambda found, now_us: rules.renew(found, renewal, now_us // 1000, remember_ms=self._remember_ms),
+        )

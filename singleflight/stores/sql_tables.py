@@ -1,0 +1,128 @@
+"""The tables of the SQL store: one row per lease, one per ended run, and the version of both.
+
+All instants that decide anything are epoch milliseconds on the database's clock. Those that people read
+(``singleflight_runs``) are ISO texts in UTC: they sort, and no session's time zone changes them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.dialects import mysql
+
+from singleflight.lease import Holder
+from singleflight.stores.base import RECORD_VERSION, Record, Run
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from singleflight.stores.base import Release
+
+SCHEMA_VERSION = 1
+"""Of the tables; kept in ``singleflight_schema``."""
+
+# MySQL and MariaDB compare text without regard to case unless told otherwise, and cut it at 64 kB.
+_key = String(255).with_variant(
+    mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
+_text = Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+
+metadata = MetaData()
+
+leases = Table(
+    "singleflight_leases",
+    metadata,
+    Column("lease_key", _key, primary_key=True),
+    # Drawn anew for every write, so that a row which was purged and made again is not taken for the old one.
+    Column("revision", BigInteger, nullable=False),
+    Column("forget_ms", BigInteger, nullable=False),
+    Column("v", Integer, nullable=False),
+    Column("token", _text, nullable=False),
+    Column("run_id", _text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("held", Boolean, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("ttl_ms", BigInteger, nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("opens_ms", BigInteger, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("holder", _text, nullable=False),
+    Column("runs", _text, nullable=False),
+    Column("slot", _text, nullable=False),
+    Column("slot_expires_ms", BigInteger, nullable=False),
+    Column("first", Boolean, nullable=False),
+    Index("singleflight_leases_forget", "forget_ms"),
+)
+
+runs = Table(
+    "singleflight_runs",
+    metadata,
+    Column("lease_key", _key, primary_key=True),
+    # A delivery that is released twice, by child and by parent, ended once.
+    Column("token", _key, primary_key=True),
+    Column("run_id", _text, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("task", _text),
+    Column("worker", _text),
+    Column("planned", String(32)),
+    Column("started", String(32)),
+    Column("ended", String(32), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Index("singleflight_runs_ended", "ended"),
+)
+
+schema = Table("singleflight_schema", metadata, Column("version", Integer, primary_key=True))
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """Return a record as columns."""
+    row = {field.name: getattr(record, field.name) for field in fields(Record)}
+    # Flags as numbers, like in the other stores.
+    remembered = [[run.run_id, run.attempt, int(run.ended)] for run in record.runs]
+    return {**row, "runs": json.dumps(remembered, ensure_ascii=False), "v": RECORD_VERSION}
+
+
+def record_of(row: RowMapping) -> Record:
+    """Return the record that `row_of` made columns of."""
+    values: dict[str, Any] = {field.name: row[field.name] for field in fields(Record)}
+    remembered = json.loads(row["runs"])
+    values["runs"] = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in remembered)
+    return Record(**values)
+
+
+def ended_run(release: Release, record: Record | None, now_ms: int) -> dict[str, Any]:
+    """Return the row about a delivery that is being released; what is not known of it is None."""
+    own = record if record is not None and record.token == release.token else None
+    holder = Holder.decode(own.holder) if own else None
+    return {
+        "lease_key": release.key,
+        "token": release.token,
+        "run_id": release.run_id,
+        "attempt": release.attempt,
+        "task": holder and holder.task,
+        "worker": holder and f"{holder.host}, pid {holder.pid}",
+        "planned": planned(release.run_id),
+        "started": instant(own.started_ms) if own and own.started_ms else None,
+        "ended": instant(now_ms),
+        "outcome": str(release.outcome),
+    }
+
+
+def planned(run_id: str) -> str | None:
+    """Return the instant that a run was planned for: its id, or what follows the last ``@``, if it is one."""
+    try:
+        found = datetime.fromisoformat(run_id.rpartition("@")[2])
+    except ValueError:
+        return None
+    # Without an offset nobody knows which instant it is: it is shown as it was given.
+    return instant(found.timestamp() * 1000) if found.tzinfo else found.isoformat()
+
+
+def instant(epoch_ms: float) -> str:
+    """Return epoch milliseconds as people read them: ``2026-11-29T03:00:00.000Z``."""
+    whole = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return whole.isoformat(timespec="milliseconds").replace("+00:00", "Z")
