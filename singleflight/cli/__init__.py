@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 EXTRAS = {
     "click": "cli",
@@ -15,11 +16,14 @@ EXTRAS = {
 
 
 def main() -> None:
-    """Run the command line; a package that is not installed is one line that says what to type."""
-    try:
-        from singleflight.cli.group import group  # noqa: PLC0415 - what it needs may be missing
+    """Run the command line; a package that is not installed is one line that says what to type.
 
-        group()
+    Called by the name ``setlock``, the program is ``singleflight run``.
+    """
+    try:
+        from singleflight.cli.door import enter  # noqa: PLC0415 - what it needs may be missing
+
+        enter(Path(sys.argv[0]).name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from singleflight.cli.demo.command import demo
+from singleflight.cli.run import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,4 +14,5 @@ def group() -> None:
     """One run at a time, on every worker and every replica."""
 
 
+group.add_command(run)
 group.add_command(demo)

@@ -1,0 +1,107 @@
+"""Asking for a lease until it is granted, time is over, or a signal says otherwise."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from singleflight.cli.signals import ENDING, STOP, stop_self
+from singleflight.errors import SingleflightError, StoreUnavailable
+from singleflight.flight import new_token
+from singleflight.lease import Lease, Reason, monotonic
+
+if TYPE_CHECKING:
+    from singleflight.cli.signals import Signals
+    from singleflight.flight import Leases, Request
+    from singleflight.lease import Busy
+
+SLOT = 5.0
+"""Seconds for which a waiter that has died keeps the waiting slot."""
+
+RESERVES = 5.0
+"""Seconds after which a waiter goes before fresh runs, so that a stream of them cannot starve it."""
+
+SHORTEST, LONGEST = 0.04, 0.5
+"""Seconds between two questions."""
+
+SHARE = 20
+"""The one who is next asks often, but spends at most this part of its time asking."""
+
+
+class Interrupted(Exception):
+    """Raised when a signal ends the waiting; ``args[0]`` is its number."""
+
+
+def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -> Lease | Busy:
+    """Claim until granted, for ``wait`` seconds at most (0: once, infinity: for ever).
+
+    A store that has answered before may be away for a ttl before waiting is given up. Whoever gives up
+    leaves the waiting slot.
+
+    Raises:
+        Interrupted: if a signal ends the waiting.
+        StoreUnavailable: if the store does not answer, or not any more.
+    """
+    try:
+        answer = _ask(leases, request, signals, wait)
+    except BaseException:
+        _leave(leases, request, wait)
+        raise
+    if not isinstance(answer, Lease):
+        _leave(leases, request, wait)
+    return answer
+
+
+def _ask(leases: Leases, request: Request, signals: Signals, wait: float) -> Lease | Busy:
+    began = heard = monotonic()
+    pause, answered = SHORTEST, False
+    while True:
+        sent = monotonic()
+        claim = replace(
+            request,
+            token=new_token(),  # an earlier claim may be taken back by its token
+            wait=SLOT if wait > 0 else 0,
+            first=sent - began > RESERVES,
+        )
+        try:
+            answer = leases.claim(claim, patient=True, on_lost=lambda _: signals.rouse())
+        except StoreUnavailable:
+            if not answered or sent - heard > request.ttl or sent - began >= wait:
+                raise
+            pause = LONGEST
+        else:
+            if isinstance(answer, Lease):
+                return answer
+            answered, heard = True, monotonic()
+            if answer.reason is Reason.FINISHED or heard - began >= wait:
+                return answer
+            pause = _pause(answer, request, asked=heard - sent, before=pause)
+        _sleep(signals, min(pause, began + wait - monotonic()))
+
+
+def _leave(leases: Leases, request: Request, wait: float) -> None:
+    if wait > 0:
+        with suppress(SingleflightError):
+            leases.store.unqueue(request.key, request.run_id)
+
+
+def _pause(busy: Busy, request: Request, *, asked: float, before: float) -> float:
+    """Return how long to wait before asking again; ``asked`` is how long the store took to answer."""
+    if busy.reason is Reason.WINDOW:
+        return min(LONGEST, max(SHORTEST, busy.retry_after))
+    if busy.waiting == request.run_id:
+        return min(LONGEST, max(SHORTEST, SHARE * asked))
+    spread = 1 - random.random() / 4  # noqa: S311 - spreads waiters, guards nothing
+    return min(LONGEST, before * 1.5) * spread
+
+
+def _sleep(signals: Signals, seconds: float) -> None:
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0:
+        for number in signals.wait(left):
+            if number == STOP:
+                stop_self()
+            elif number in ENDING:
+                raise Interrupted(number)
