@@ -77,8 +77,10 @@ class Watch:
                 moment = self._clock() + RETRY
             if over:
                 return
-            self._next = moment
-            self._bell.acquire(timeout=min(max(moment - self._clock(), 0), IDLE))
+            now = self._clock()
+            # An idle thread looks up before a usual lease is first due, so that no task has to wake it.
+            self._next = min(moment, now + IDLE)
+            self._bell.acquire(timeout=max(self._next - now, 0))
 
 
 class _Warned:
