@@ -22,7 +22,7 @@ from singleflight.celery.instants import in_utc, in_zone_of, next_due, task_id, 
 from singleflight.celery.ticks import UNSENT, Claimed, Later, Sent, Ticks, give_back
 from singleflight.errors import Conflict
 from singleflight.events import logger
-from singleflight.lease import Outcome, monotonic
+from singleflight.lease import monotonic
 from singleflight.policy import Singleton
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class SharedTicks(Scheduler):
             entry.options = own
 
     def _confirm(self, entry: Any, claimed: Claimed) -> None:
-        claimed.lease.release(Outcome.FINISHED)
+        self._ticks.confirm(claimed)
         self._failing.pop(entry.name, None)
         self._known[entry.name] = claimed.sent
 

@@ -33,6 +33,12 @@ LOOK_AGAIN = 0.1
 RETRY = 1.0
 """Seconds for which a store that failed is not asked again."""
 
+GRACE = 1.0
+"""Seconds after an outage in which nothing is claimed: ticks that were sent are confirmed first."""
+
+CONFIRM = 600.0
+"""Seconds for which a tick that was sent is confirmed again and again while the store is away."""
+
 LOOK_AT_CLOCK = 60.0
 """Seconds for which this machine's clock is taken to be as right as it was, unless it steps."""
 
@@ -113,7 +119,11 @@ class Ticks:
         if self.rests:
             return Later(self.rests)
         try:
-            if self._clock_is_off():
+            if self._notify.away:
+                self._store_time()
+                self._back()
+                self._rests_until = monotonic() + GRACE
+            if self.rests or self._clock_is_off():
                 return Later(self.rests)
             answer = self._ask(entry.name, tick_id(entry.name, next_due(entry)), after)
             if _overtaken(answer) and not answer.ended:
@@ -129,6 +139,13 @@ class Ticks:
         # Soon, because confirmations come soon; then ever more rarely, until the claim has lapsed.
         held_for = self._ttl - answer.retry_after
         return Later(max(LOOK_AGAIN / 2, min(answer.retry_after, max(LOOK_AGAIN, held_for))))
+
+    def confirm(self, claimed: Claimed) -> None:
+        """Have the store know that a tick was sent."""
+        lease = claimed.lease
+        if not lease.release(Outcome.FINISHED):
+            sent = Request(lease.key, lease.task, lease.run_id, lease.token, ttl=CONFIRM)
+            self._leases.disown(sent, Outcome.FINISHED)
 
     def _ask(self, name: str, run_id: str, after: str) -> Lease | Busy:
         # A store that hangs may grant a claim after we gave up; by the same token it is ours next time.
