@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -25,6 +26,7 @@ def locate(target: str, store: str | None) -> Address:
     Raises:
         ConfigurationError: if the name or the store is missing; the text shows no password.
     """
+    _check_readable(store if store is not None and "://" not in target else target)
     if "://" not in target:
         if store is None:
             raise ConfigurationError(
@@ -41,6 +43,19 @@ def locate(target: str, store: str | None) -> Address:
     return Address(f"{place}?{query}" if query else place, unquote(name))
 
 
+def _check_readable(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        whole = not parts.netloc or "@" in parts.netloc or "@" not in url
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ConfigurationError(
+            "the store's URL cannot be read; write it as redis://user:password@host:6379/0, and in user and "
+            "password %2F for a slash, %23 for #, %3F for ?, %40 for @"
+        )
+
+
 def _names_a_store(scheme: str, rest: str, name: str) -> bool:
     """Tell a lease's name from what belongs to the store: a file, a database, a database's number."""
     if scheme.startswith("sqlite"):
@@ -52,13 +67,12 @@ def _names_a_store(scheme: str, rest: str, name: str) -> bool:
 
 def secrets_in(url: str) -> list[str]:
     """Return what of a URL must never be shown, as it stands there and decoded."""
-    try:
+    # Whole, because a URL that cannot be read cannot be told apart either.
+    found = [url.partition("://")[2].rpartition("@")[0]]
+    with suppress(ValueError):
         parts = urlsplit(url)
-        found = [parts.password or ""]
+        found += [parts.password or ""]
         found += [value for name, value in parse_qsl(parts.query) if any(word in name for word in SECRET)]
-    except ValueError:
-        # Unreadable, so it cannot be told apart: all that could be user and password.
-        found = [url.partition("://")[2].rpartition("@")[0]]
     return sorted({*found, *map(unquote, found)} - {""}, key=len, reverse=True)
 
 

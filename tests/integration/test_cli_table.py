@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from tests.support.servers import ValkeyServer
-from tests.support.wrapper import PATIENCE, Program, as_shell, debians, ours
+from tests.support.wrapper import PATIENCE, Program, as_shell, debians, gone, ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,5 +216,5 @@ def test_a_run_that_takes_too_long_ends_with_124(own: Program) -> None:
     done = own.run("--timeout", "300ms", "--kill-after", "200ms", "LEASE", "sh", "-c", script)
 
     assert done.returncode == 124
-    assert not psutil.pid_exists(int(done.stdout))
+    assert gone(int(done.stdout))
     assert "was ended after 0.3 s" in done.stderr

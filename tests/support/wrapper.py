@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tests.support.servers import missing
 from tests.support.waiting import until
 
@@ -96,6 +98,14 @@ def debians(folder: Path) -> Program:
 def as_shell(code: int) -> int:
     """Return what `$?` would be."""
     return code if code >= 0 else 128 - code
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process has ended, perhaps without anybody having taken note."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def end_session(leader: int) -> None:
