@@ -83,7 +83,8 @@ def parse(text: str) -> URL:
 
 def address(url: URL) -> str:
     """Return where the database is, without user, password and options, for messages."""
-    return url._replace(username=None, password=None, query=sqlalchemy.util.EMPTY_DICT).render_as_string()
+    place = sqlalchemy.URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    return place.render_as_string()
 
 
 def make_engine(url: URL, timeout: float) -> Engine:

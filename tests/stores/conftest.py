@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.databases import MariaServer, PostgresServer
+from tests.support.dynamo import CREDENTIALS, Dynalite, Ministack
 from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
@@ -60,3 +61,27 @@ def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'leases.db'}"
     create_tables(url)
     return url
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Ministack]:
+    """A running DynamoDB emulator with a table."""
+    from singleflight.stores.dynamodb_setup import create_table
+
+    with pytest.MonkeyPatch.context() as patch, Ministack() as server:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        create_table(server.url)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynalite() -> Iterator[Dynalite]:
+    """Another emulator with a table."""
+    from singleflight.stores.dynamodb_setup import create_table
+
+    with pytest.MonkeyPatch.context() as patch, Dynalite() as server:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        create_table(server.url)
+        yield server

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-ACCOUNT = "nobody"
-"""Who the servers run as when the tests run as root, which they refuse to serve."""
-
 
 def find_program(name: str, package: str, *folders: str) -> str:
     """Return a program's path, also from folders that are not on PATH; skip or fail if it is not there."""
@@ -38,7 +35,9 @@ class Server:
     """A server with a folder of its own that keeps port and data over restarts."""
 
     name: ClassVar[str]
-    ready: ClassVar[str]
+    account: ClassVar[str] = "nobody"
+    """Who the server runs as when the tests run as root, whom databases refuse; empty: the same."""
+    ready: ClassVar[str] = ""
     """What it prints when it is up."""
 
     def __init__(self) -> None:
@@ -46,8 +45,8 @@ class Server:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._user = {}
-        if os.geteuid() == 0:
-            account = pwd.getpwnam(ACCOUNT)
+        if os.geteuid() == 0 and self.account:
+            account = pwd.getpwnam(self.account)
             self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
             os.chown(self.folder, account.pw_uid, account.pw_gid)
         try:
@@ -64,9 +63,18 @@ class Server:
         raise NotImplementedError
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the server."""
+        return {}
+
+    @property
     def url(self) -> str:
-        """Where the server listens, as SQLAlchemy writes it."""
+        """Where the server listens, as a store's URL."""
         raise NotImplementedError
+
+    def is_up(self, printed: str) -> bool:
+        """Whether the server can be used, by what it has printed since its start."""
+        return self.ready in printed
 
     def start(self) -> Self:
         """Start the server and wait until it is up."""
@@ -76,6 +84,7 @@ class Server:
             self._process = subprocess.Popen(
                 [*DIE_WITH_PARENT, *self.command()],
                 cwd=self.folder,
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -83,9 +92,12 @@ class Server:
             )
         try:
             until(
-                lambda: self._process.poll() is not None or self.ready.encode() in log.read_bytes()[start:],
+                lambda: (
+                    self._process.poll() is not None
+                    or self.is_up(log.read_bytes()[start:].decode(errors="replace"))
+                ),
                 30,
-                f"{self.ready!r} in {log}",
+                f"the start of {self.name}",
             )
             assert self._process.poll() is None, f"{self.name} did not start:\n{log.read_text()}"
         except BaseException:
