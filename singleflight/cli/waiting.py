@@ -23,7 +23,7 @@ SLOT = 5.0
 RESERVES = 5.0
 """Seconds after which a waiter goes before fresh runs, so that a stream of them cannot starve it."""
 
-SHORTEST, LONGEST = 0.04, 0.5
+SHORTEST, LONGEST = 0.03, 0.5
 """Seconds between two questions."""
 
 SHARE = 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,10 @@ import pytest
 from singleflight import Busy, Lease, try_lease
 from singleflight.keys import lease_key
 from singleflight.stores import open_store
-from tests.support.bodylog import VARIABLE, BodyLog, overlaps
-from tests.support.commands import import_path
+from tests.support.bodylog import BodyLog, overlaps
 from tests.support.servers import ValkeyServer, missing
 from tests.support.waiting import until
-from tests.support.wrapper import PATIENCE, Program, as_shell, gone, logging, ours
+from tests.support.wrapper import PATIENCE, Program, gone, logging, with_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,16 +52,10 @@ def log(tmp_path: Path) -> BodyLog:
     return BodyLog(tmp_path / "bodies.log")
 
 
-def program_on(server: ValkeyServer, folder: Path, **env: str) -> Program:
-    """Return `singleflight run` with keys of its own, whose commands can write to the log."""
-    more = {VARIABLE: str(folder / "bodies.log"), "SINGLEFLIGHT_PREFIX": folder.name, **env}
-    return ours(server.url, folder, **import_path(folder), **more)
-
-
 @pytest.fixture
 def program(shared: ValkeyServer, tmp_path: Path) -> Program:
     """`singleflight run` on the shared server."""
-    return program_on(shared, tmp_path)
+    return with_log(shared, tmp_path)
 
 
 @pytest.fixture
@@ -87,27 +81,11 @@ def waits(store: Store, key: str) -> bool:
 # Waiting
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_ends_the_waiting_and_nothing_is_left(
-    program: Program, store: Store, key: str, number: signal.Signals
-) -> None:
-    """A waiter that is told to end does, its command never starts, and nobody waits any more."""
-    with program.holding(), program.started("LEASE", "echo", "ran") as waiter:
-        until(lambda: waits(store, key))
-        waiter.send_signal(number)
-        output, complaints = waiter.communicate(timeout=PATIENCE)
-        look = store.peek(key)
-
-    assert (as_shell(waiter.returncode), output, complaints) == (128 + number, "", "")
-    assert look is not None
-    assert (look.record.slot, len(look.record.runs)) == ("", 1)
-
-
 def test_a_waiter_rides_out_an_outage_and_gives_up_after_its_ttl(
     server: ValkeyServer, tmp_path: Path
 ) -> None:
     """Once the store has answered, it may be away for a ttl; then the waiter ends with 113."""
-    program, store = program_on(server, tmp_path), open_store(server.url)
+    program, store = with_log(server, tmp_path), open_store(server.url)
     key = lease_key(tmp_path.name, "lk")
     held = try_lease(server.url, "lk", prefix=tmp_path.name)
     assert isinstance(held, Lease)
@@ -154,34 +132,6 @@ def test_a_waiter_is_not_starved_by_those_who_do_not_wait(program: Program, stor
 # The lease
 
 
-def test_another_run_starts_only_after_a_slow_end(program: Program, log: BodyLog) -> None:
-    """A command that takes its time to end on TERM keeps the lease until it has ended."""
-    slow = (
-        "import signal\ndef end(*_):\n    body.work(1.5); sys.exit(5)\nsignal.signal(signal.SIGTERM, end)\n"
-    )
-    with program.started("LEASE", *logging(slow + WORKS), "first", "60") as first:
-        until(log.runs)
-        with program.started("LEASE", *logging(WORKS), "second", "0") as second:
-            first.send_signal(signal.SIGTERM)
-            codes = first.wait(PATIENCE), second.wait(PATIENCE)
-
-    assert codes == (5, 0)
-    assert [run.run for run in log.runs()] == ["first", "second"]
-    assert overlaps(log.runs()) == []
-
-
-def test_with_kill_after_a_term_is_followed_by_kill(program: Program, log: BodyLog) -> None:
-    """Asked for by name, KILL ends a command that does not end on the TERM that was passed on."""
-    with program.started(
-        "--kill-after", "200ms", "LEASE", *logging(IGNORES_TERM + WORKS), "1", "60"
-    ) as process:
-        until(log.runs)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(PATIENCE)
-
-    assert code == 128 + signal.SIGKILL
-
-
 def test_an_evicted_command_is_ended(program: Program, store: Store, key: str, log: BodyLog) -> None:
     """When the lease is lost, the command and its children are ended, also those that ignore TERM: 112."""
     fork = "import os\nif os.fork() == 0: signal.pause()\n"
@@ -204,7 +154,7 @@ def test_without_a_store_the_command_ends_before_anybody_else_can_start(
     server: ValkeyServer, tmp_path: Path, log: BodyLog
 ) -> None:
     """A store that falls silent: the command, which ignores TERM, is dead before its lease lapses."""
-    program = program_on(server, tmp_path)
+    program = with_log(server, tmp_path)
     with program.started("--ttl", "2", "LEASE", *logging(IGNORES_TERM + WORKS), "first", "60") as first:
         until(log.runs)
         server.pause()
@@ -219,7 +169,7 @@ def test_without_a_store_the_command_ends_before_anybody_else_can_start(
 
 def test_a_short_outage_is_not_noticed(server: ValkeyServer, tmp_path: Path, log: BodyLog) -> None:
     """A store that comes back in time costs the command nothing."""
-    program = program_on(server, tmp_path)
+    program = with_log(server, tmp_path)
     with program.started("--ttl", "6", "LEASE", *logging(WORKS), "1", "4") as process:
         until(log.runs)
         server.pause()
@@ -228,36 +178,6 @@ def test_a_short_outage_is_not_noticed(server: ValkeyServer, tmp_path: Path, log
         code = process.wait(PATIENCE)
 
     assert code == 0
-
-
-def test_a_key_deleted_by_hand_is_taken_back(
-    program: Program, shared: ValkeyServer, key: str, log: BodyLog
-) -> None:
-    """With nobody else there, the record is written back and the command runs on."""
-    import redis
-
-    client = redis.Redis.from_url(shared.url)
-    with program.started("--ttl", "1.5", "LEASE", *logging(WORKS), "1", "3") as process:
-        until(log.runs)
-        assert client.delete(key) == 1
-        until(lambda: client.exists(key))
-        _, complaints = process.communicate(timeout=PATIENCE)
-    client.close()
-
-    assert process.returncode == 0
-    assert "Traceback" not in complaints
-
-
-def test_a_killed_wrapper_takes_its_command_along(program: Program, log: BodyLog) -> None:
-    """After kill -9 of the wrapper the command ends at once, and the next one starts after the ttl."""
-    with program.started("--ttl", "2", "LEASE", *logging(WORKS), "first", "60") as first:
-        until(log.runs)
-        first.kill()
-        second = program.run("--ttl", "2", "LEASE", *logging(WORKS), "second", "0")
-
-    assert second.returncode == 0
-    assert [run.run for run in log.runs()] == ["first", "second"]
-    assert overlaps(log.runs()) == []
 
 
 def test_children_in_the_background_do_not_keep_the_lease(program: Program) -> None:
@@ -357,25 +277,6 @@ def _iso(seconds: int) -> str:
 # What passes through
 
 
-def test_standard_input_passes_through(program: Program) -> None:
-    """The command reads what was piped in, byte by byte, and an empty input is empty."""
-    assert program.run("LEASE", "cat", input="foo\n").stdout == "foo\n"
-    assert program.run("LEASE", "cat").stdout == ""
-
-
-def test_closed_and_further_descriptors_pass_through(program: Program, tmp_path: Path) -> None:
-    """A closed stdin stays closed in the command, and a descriptor beyond stderr is still there."""
-    (tmp_path / "third").write_text("three\n")
-    inner = "test -e /proc/$$/fd/0 && echo open || echo closed; cat <&3"
-    outer = f'exec "$@" <&- 3<{tmp_path}/third'
-    done = subprocess.run(
-        ["sh", "-c", outer, "sh", *program.command("LEASE", "sh", "-c", inner)],
-        env=program.env, stdout=subprocess.PIPE, text=True, timeout=PATIENCE,
-    )  # fmt: skip
-
-    assert done.stdout == "closed\nthree\n"
-
-
 def test_the_environment_passes_through(program: Program, shared: ValkeyServer, key: str) -> None:
     """The command gets what the wrapper got, plus key and fence, and nothing that Python adds."""
     env = {"PATH": os.environ["PATH"], "SINGLEFLIGHT_URL": shared.url, "WORD": "a=b\nc"}
@@ -387,46 +288,6 @@ def test_the_environment_passes_through(program: Program, shared: ValkeyServer, 
     assert {f"{name}={value}" for name, value in env.items()} < lines
     assert {line.partition("=")[0] for line in lines} == {*env, "SINGLEFLIGHT_KEY", "SINGLEFLIGHT_FENCE"}
     assert f"SINGLEFLIGHT_KEY={key}" in lines
-
-
-@pytest.fixture
-def guarded() -> Iterator[ValkeyServer]:
-    """A server with a password."""
-    with ValkeyServer("--requirepass", "open sesame") as running:
-        yield running
-
-
-def test_no_password_is_shown_to_anyone(guarded: ValkeyServer, tmp_path: Path) -> None:
-    """A password in the variable or the file is in nobody's arguments, nor in the command's environment."""
-    url = f"redis://:open%20sesame@127.0.0.1:{guarded.port}/0"
-    (tmp_path / "url").write_text(f"{url}\n")
-    show = ["sh", "-c", "cat /proc/$PPID/cmdline /proc/$$/environ"]
-    by_variable = ours(url, tmp_path).run("LEASE", *show, errors="replace")
-    by_file = ours("", tmp_path).run("--url-file", str(tmp_path / "url"), "LEASE", *show, errors="replace")
-
-    assert (by_variable.returncode, by_file.returncode) == (0, 0)
-    assert "sesame" not in by_variable.stdout + by_file.stdout
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://me:open%20sesame@127.0.0.1:{port}/0",
-        "redis://127.0.0.1:{port}/0?password=open+sesam",
-        "redis://:sesame@[127.0.0.1:{port}/0",
-        "redis://:open/sesame@127.0.0.1:{port}/0",
-        "redis://:sesame#open@127.0.0.1:{port}/0",
-        "redis://:sesame@127.0.0.1:1/0",
-    ],
-)
-def test_no_error_shows_a_password(guarded: ValkeyServer, tmp_path: Path, url: str) -> None:
-    """Whatever is wrong with a URL or its password, the complaint does not repeat it."""
-    done = ours(url.format(port=guarded.port), tmp_path).run("-n", "LEASE", "true")
-
-    assert done.returncode in (100, 113)
-    assert "sesam" not in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_as_process_1_it_reaps_orphans_and_ends_on_term(program: Program) -> None:
@@ -452,3 +313,33 @@ def test_as_process_1_it_reaps_orphans_and_ends_on_term(program: Program) -> Non
 
     assert lines == ["pid 1\n", "ready\n"]
     assert code == 6
+
+
+# Five hosts
+
+
+@pytest.mark.parametrize("letters", [["-N"], ["-nx"]])
+def test_five_hosts_run_each_planned_time_once(program: Program, log: BodyLog, letters: list[str]) -> None:
+    """The same cron line on five hosts, however far apart they start: one run of each planned time.
+
+    With -n, those who come while it runs give up; with -N they wait, in case that the one who runs it dies.
+    """
+    rounds = int(os.environ.get("OCCURRENCE_ROUNDS", "3"))
+    spread = float(os.environ.get("OCCURRENCE_SPREAD", "0.5"))
+    chance = random.Random(1)  # the spread, not the outcome, is the same each time
+    for number in range(rounds):
+        words = logging("with log.body('lk', sys.argv[1]) as body: body.work(0.2)")
+        line = program.command(*letters, "--occurrence", f"@{60 * number}", "LEASE", *words, str(number))
+        with ExitStack() as stack:
+            hosts = [
+                stack.enter_context(
+                    Program((), "", program.env).started(
+                        "sh", "-c", f'sleep {chance.uniform(0, spread):.2f}; exec "$@"', "sh", *line
+                    )
+                )
+                for _ in range(5)
+            ]
+            codes = sorted(host.wait(PATIENCE) for host in hosts)
+        assert codes == ([0, 111, 111, 111, 111] if letters == ["-N"] else [0] * 5)
+
+    assert [run.run for run in log.runs()] == [str(number) for number in range(rounds)]

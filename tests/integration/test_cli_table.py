@@ -44,7 +44,7 @@ FREE = [
 
 
 @pytest.mark.parametrize(("script", "code"), FREE)
-def test_the_exit_code_is_the_commands(program: Program, script: str, code: int) -> None:
+def test_scenario_150_the_exit_code_is_the_commands(program: Program, script: str, code: int) -> None:
     """What the command ends with, code or signal, is what the caller's shell sees."""
     done = program.run("-n", "LEASE", "sh", "-c", f"ulimit -c 0; {script}")
 

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.support.bodylog import VARIABLE
+from tests.support.commands import import_path
 from tests.support.servers import missing
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tests.support.servers import ValkeyServer
 
 PATIENCE = 40
 """Seconds after which a program that should have ended counts as hanging."""
@@ -85,6 +89,12 @@ def ours(url: str, folder: Path, **env: str) -> Program:
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(SINGLEFLIGHT)
     return Program((str(link),), "lk", {**os.environ, "SINGLEFLIGHT_URL": url, **env})
+
+
+def with_log(server: ValkeyServer, folder: Path, **env: str) -> Program:
+    """Return `singleflight run` with keys of its own, whose commands can write to the log."""
+    more = {VARIABLE: str(folder / "bodies.log"), "SINGLEFLIGHT_PREFIX": folder.name, **env}
+    return ours(server.url, folder, **import_path(folder), **more)
 
 
 def debians(folder: Path) -> Program:
