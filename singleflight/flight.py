@@ -156,6 +156,7 @@ def try_lease(
     window: float | timedelta = 0.0,
     run_id: str | None = None,
     prefix: str = PREFIX,
+    on_lost: Callable[[Lease], None] | None = None,
 ) -> Lease | Busy:
     """Ask once for the lease called ``name``; give it back with `Lease.release`.
 
@@ -167,13 +168,14 @@ def try_lease(
         run_id: names the run: the same run is granted once, for as long as the store remembers. Built in:
             a new one each time.
         prefix: what all keys start with, built in ``singleflight``.
+        on_lost: called in a thread of the keeper when the lease cannot be trusted any more.
 
     Raises:
         ConfigurationError: for a wrong value.
         StoreUnavailable: if the store gives no answer.
     """
     request = _request(name, ttl, window, run_id, prefix)
-    return _leases(store).claim(request, patient=True)
+    return _leases(store).claim(request, on_lost=on_lost, patient=True)
 
 
 @contextmanager

@@ -1,0 +1,247 @@
+"""The async face of `singleflight.flight`: the same leases, and no event loop that waits for a store.
+
+Requests to the store run in a few threads of our own, never in the loop's default executor, which may be
+full of other people's work; renewals are the keeper's, as ever. A request cannot be called back, so whoever
+is cancelled while one is under way leaves a note to give back what it brings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from singleflight import flight
+from singleflight.errors import Conflict, LeaseLost, StoreUnavailable
+from singleflight.flight import LONGEST_POLL, PREFIX, SHORTEST_POLL, holding
+from singleflight.lease import Lease, Outcome, monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from concurrent.futures import Future
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import Self
+
+    from singleflight.lease import Busy, Holder
+    from singleflight.stores.base import Store
+
+THREADS = 8
+"""How many requests may be under way at once; they are short, and more wait their turn."""
+
+Result = TypeVar("Result")
+
+
+class AsyncLease:
+    """A `Lease` whose methods that talk to the store are awaited; what is local stays a plain call."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, lease: Lease) -> None:
+        """Made by `try_lease` and `lease`; ``plain`` is the lease that it is the face of."""
+        self.plain = lease
+
+    @property
+    def key(self) -> str:
+        """What must not run twice, as the store knows it."""
+        return self.plain.key
+
+    @property
+    def run_id(self) -> str:
+        """The run that holds it."""
+        return self.plain.run_id
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every grant of the key."""
+        return self.plain.fence
+
+    @property
+    def holder(self) -> Holder:
+        """Who holds it, for people."""
+        return self.plain.holder
+
+    @property
+    def held(self) -> bool:
+        """See `Lease.held`."""
+        return self.plain.held
+
+    @property
+    def expires_in(self) -> float:
+        """See `Lease.expires_in`."""
+        return self.plain.expires_in
+
+    def check(self) -> None:
+        """See `Lease.check`; local, nothing to await."""
+        self.plain.check()
+
+    async def ensure(self, seconds: float) -> None:
+        """See `Lease.ensure`."""
+        await _in_thread(lambda: self.plain.ensure(seconds))
+
+    async def release(
+        self, outcome: Outcome = Outcome.FINISHED, *, grace: float = 0, again: float = 0
+    ) -> bool:
+        """See `Lease.release`; goes on also if the one who awaits it is cancelled."""
+        return await _in_thread(lambda: self.plain.release(outcome, grace=grace, again=again))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release(Outcome.FINISHED if kind is None else Outcome.FAILED)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.plain)[1:]}"
+
+
+async def try_lease(
+    store: Store | str,
+    name: str,
+    *,
+    ttl: float | timedelta = 30.0,
+    window: float | timedelta = 0.0,
+    run_id: str | None = None,
+    prefix: str = PREFIX,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> AsyncLease | Busy:
+    """Ask once for the lease called ``name``; arguments and errors as in `singleflight.try_lease`.
+
+    If the caller is cancelled, nothing stays held: what the store may have granted is given back.
+    """
+    answer = await _in_thread(
+        lambda: flight.try_lease(
+            store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=on_lost
+        ),
+        undo=_give_back,
+    )
+    return AsyncLease(answer) if isinstance(answer, Lease) else answer
+
+
+@asynccontextmanager
+async def lease(
+    store: Store | str,
+    name: str,
+    *,
+    ttl: float | timedelta = 30.0,
+    window: float | timedelta = 0.0,
+    run_id: str | None = None,
+    wait: float | None = 0.0,
+    prefix: str = PREFIX,
+    cancel_on_lost: bool = False,
+) -> AsyncIterator[AsyncLease]:
+    """Hold the lease called ``name`` for a block; arguments and errors as in `singleflight.lease`.
+
+    Args:
+        store: see `singleflight.lease`, as for the others.
+        cancel_on_lost: whether the block is cancelled when the lease cannot be trusted any more; it then ends
+            with `LeaseLost`. Built in: no, the block asks `AsyncLease.check` itself.
+
+    Raises:
+        LeaseLost: if the lease was lost and ``cancel_on_lost`` is set.
+    """
+    run_id = run_id or str(uuid.uuid4())
+    strike = _Strike() if cancel_on_lost else None
+    deadline = None if wait is None else monotonic() + wait
+    pause = SHORTEST_POLL
+    while True:
+        try:
+            answer = await try_lease(
+                store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=strike
+            )
+        except StoreUnavailable:
+            if deadline is not None and monotonic() + pause > deadline:
+                raise
+        else:
+            if isinstance(answer, AsyncLease):
+                break
+            if deadline is not None and monotonic() + pause > deadline:
+                raise Conflict(f"{name} is taken ({answer}); wait longer, or try again later")
+        await asyncio.sleep(pause * (1 - random.random() / 4))  # noqa: S311 - spreads waiters, guards nothing
+        pause = min(LONGEST_POLL, pause * 1.5)
+    async with answer:
+        with strike or contextlib.nullcontext(), holding(answer.plain):
+            yield answer
+
+
+class _Strike:
+    """Cancels the task that made it when a lease is lost, and tells that from any other cancellation."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._inside = self._struck = False
+
+    def __call__(self, lost: Lease) -> None:
+        """Strike; called in a thread of the keeper."""
+        del lost
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to cancel
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def __enter__(self) -> None:
+        self._inside = True
+        if self._struck:
+            raise LeaseLost("the lease was lost before its block began")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside = False
+        if self._struck and self._task is not None:
+            # As in asyncio.timeout: if somebody else cancelled as well, that goes first.
+            others = self._task.uncancel()
+            if kind is None or (issubclass(kind, asyncio.CancelledError) and not others):
+                raise LeaseLost("the lease was lost, so the block was cancelled") from error
+
+    def _cancel(self) -> None:
+        self._struck = True
+        if self._inside and self._task is not None:
+            self._task.cancel("the lease was lost")
+
+
+class _Process:
+    """The one piece of global state: this process's threads, which start with the first request."""
+
+    threads = ThreadPoolExecutor(THREADS, "singleflight-aio")
+
+    @classmethod
+    def renew(cls) -> None:
+        """Start afresh in a forked child."""
+        cls.threads = ThreadPoolExecutor(THREADS, "singleflight-aio")
+
+
+os.register_at_fork(after_in_child=_Process.renew)
+
+
+async def _in_thread(work: Callable[[], Result], *, undo: Callable[[Result], object] | None = None) -> Result:
+    """Run ``work`` in a thread; if nobody waits for its result any more, hand that to ``undo``."""
+    future = _Process.threads.submit(work)
+    try:
+        # Shielded: a request that has been asked for is made, a release above all.
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except BaseException:
+        # In a callback, so that a second cancellation cannot skip it. If it was `work` that failed, there is
+        # nothing to undo.
+        if undo is not None:
+            future.add_done_callback(lambda done: _undo(done, undo))
+        raise
+
+
+def _undo(done: Future[Result], undo: Callable[[Result], object]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        # This may be the loop's own thread, which must not wait for a store.
+        _Process.threads.submit(undo, done.result())
+
+
+def _give_back(answer: Lease | Busy) -> None:
+    """Give back a lease whose block will never begin."""
+    if isinstance(answer, Lease):
+        answer.began = False
+        answer.release(Outcome.REQUEUED)
