@@ -60,6 +60,9 @@ class Rig:
                 self.store.start()
             url = self.broker.url
             self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
+            # A result that is collected unsubscribes: for twenty seconds if its server is gone, and for ever
+            # if that happens within another's unsubscription, whose lock before Celery 5.5 it waits for.
+            self.app.backend.remove_pending_result = lambda _: None
         except BaseException:
             self.__exit__()
             raise
@@ -71,8 +74,6 @@ class Rig:
                 worker.child.kill()
         finally:
             if hasattr(self, "app"):
-                # A result that is collected later would look for its server for twenty seconds.
-                self.app.backend.remove_pending_result = lambda _: None
                 self.app.backend.result_consumer.stop()
             self.broker.close()
             if self._own_store:
