@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from singleflight.lease import Busy, Granted, Outcome
 
@@ -120,6 +120,11 @@ class Record:
     slot: str = ""
     slot_expires_ms: int = 0
     first: bool = False
+    refused: int = 0
+    """How many claims that did not wait their turn met another run, as far as the store counts them."""
+    refused_ms: int = 0
+    refused_reason: str = ""
+    """When and why the last one was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +218,16 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections; the store may be used again afterwards."""
+        ...
+
+
+@runtime_checkable
+class Listing(Protocol):
+    """What operators need of a store besides: a list of its keys."""
+
+    def scan(self, prefix: str) -> Iterator[str]:
+        """Go through all keys that begin with ``prefix`` and a colon, in any order, each once.
+
+        Must neither block the server nor change anything; keys that come or go meanwhile may be missed.
+        """
         ...

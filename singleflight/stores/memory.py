@@ -15,7 +15,7 @@ from singleflight.stores import record as rules
 from singleflight.stores.base import REMEMBER, Look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from singleflight.lease import Busy, Granted
     from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
@@ -48,7 +48,8 @@ class MemoryStore:
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
         return self._change(
-            claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us)
+            claim.key,
+            lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us, counting=True),
         )
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
@@ -85,6 +86,13 @@ class MemoryStore:
                 return None
             ends_ms = self._records[key][1]
             return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
+
+    def scan(self, prefix: str) -> Iterator[str]:
+        """See `Listing.scan`."""
+        with self._lock:
+            now_ms = self._now_us() // 1000
+            alive = [key for key, (_, ends_ms) in self._records.items() if ends_ms > now_ms]
+        return (key for key in alive if key.startswith(f"{prefix}:"))
 
     def close(self) -> None:
         """Nothing to close; what is remembered stays."""

@@ -15,6 +15,10 @@ from singleflight.lease import Busy, Granted, Holder, Outcome, Reason
 from singleflight.stores.base import INFINITE, RUNS_KEPT, Claim, Record, Release, Renewal, Renewed, Run
 
 
+_MET = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)
+"""Another run was in the way; the other reasons are about the claiming run itself."""
+
+
 def live(record: Record, now_ms: int) -> bool:
     """Return whether the lease is held and has not expired."""
     return record.held and record.expires_ms > now_ms
@@ -37,9 +41,13 @@ def repaired(record: Record, now_ms: int) -> Record:
 
 
 def claim(
-    record: Record | None, asked: Claim, now_ms: int, *, tick: int
+    record: Record | None, asked: Claim, now_ms: int, *, tick: int, counting: bool = False
 ) -> tuple[Record | None, Granted | Busy]:
-    """Decide a claim; ``tick`` is the store's clock in microseconds, the least that a new fence may be."""
+    """Decide a claim; ``tick`` is the store's clock in microseconds, the least that a new fence may be.
+
+    ``counting`` counts refusals: not for stores that compare and set, where every write of one duplicate
+    would make others decide again.
+    """
     found = repaired(record or Record(), now_ms)
     if live(found, now_ms) and found.token == asked.token:
         return found, Granted(found.fence, False, found.started_ms, found.opens_ms)
@@ -51,6 +59,8 @@ def claim(
         return _grant(found, asked, now_ms, tick=tick, resumed=resumed)
     reason, retry_ms = obstacle
     found = _slot_after_refusal(found, asked, reason, now_ms)
+    if counting and not (asked.wait_ms or resumed) and reason in _MET:
+        found = replace(found, refused=found.refused + 1, refused_ms=now_ms, refused_reason=reason)
     return found, _busy(found, reason, found.run_id, retry_ms, now_ms, resumed=resumed)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -164,6 +165,22 @@ class RedisStore:
         now_ms, remaining_ms, *fields = reply
         return Look(_record(fields), now_ms, remaining_ms)
 
+    def scan(self, prefix: str) -> Iterator[str]:
+        """See `Listing.scan`; SCAN may give a key more than once, and never blocks the server for long."""
+        client = self._client("requests", self.timeout / 2)
+        pattern = re.sub(r"([*?\[\]^\\-])", r"\\\1", prefix) + ":*"
+        seen: set[bytes] = set()
+        cursor = 0
+        while True:
+            with self._translating(client, prefix):
+                cursor, keys = client.scan(cursor, match=pattern, count=1000, _type="hash")
+            for key in keys:
+                if key not in seen:
+                    seen.add(key)
+                    yield key.decode(errors="surrogateescape")
+            if cursor == 0:
+                return
+
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
         clients, self._clients = self._clients, {}
@@ -274,4 +291,7 @@ def _record(fields: Sequence[Any]) -> Record:
         slot=text["slot"],
         slot_expires_ms=found["slot_expires_ms"],
         first=bool(found["first"]),
+        refused=found["refused"],
+        refused_ms=found["refused_ms"],
+        refused_reason=text["refused_reason"],
     )

@@ -107,6 +107,7 @@ def _trouble(error: BaseException, key: str) -> str:
 def _missing_right(text: str, key: str) -> str:
     found = _COMMAND.search(text)
     missing = f"the command {found[1].upper()}" if found else "a command or a key"
-    rights = " ".join(f"+{command}" for command in COMMANDS)
+    also = (found[1].lower(),) if found and found[1].lower() not in COMMANDS else ()
+    rights = " ".join(f"+{command}" for command in (*COMMANDS, *also))
     pattern = f"~{key.partition(':')[0]}:*"
     return f"the user may not use {missing} on {key} ({text}); grant it {rights} {pattern}"

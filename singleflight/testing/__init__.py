@@ -6,6 +6,7 @@ import pytest
 pytest.register_assert_rewrite(
     "singleflight.testing.contract",
     "singleflight.testing.contract_claim",
+    "singleflight.testing.contract_inspect",
     "singleflight.testing.contract_keep",
     "singleflight.testing.contract_slot",
 )

@@ -12,6 +12,7 @@ import pytest
 
 from singleflight.testing.clock import RealClock
 from singleflight.testing.contract_claim import ClaimRules
+from singleflight.testing.contract_inspect import InspectRules
 from singleflight.testing.contract_keep import KeepRules, LifeRules
 from singleflight.testing.contract_slot import SlotRules
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from singleflight.testing.clock import FakeClock
 
 
-class StoreContract(ClaimRules, KeepRules, LifeRules, SlotRules):
+class StoreContract(ClaimRules, KeepRules, LifeRules, SlotRules, InspectRules):
     """Subclass it, give it a ``store`` fixture and a way to `lose` a record, and run pytest.
 
     ```python

@@ -24,6 +24,9 @@ class Rules:
     can_advance: ClassVar[bool] = False
     """True if the ``clock`` fixture is a `FakeClock` that also decides when a record is forgotten."""
 
+    counts_refusals: ClassVar[bool] = False
+    """True if the store counts refused claims; one that compares and sets need not, see `record.claim`."""
+
     def lose(self, store: Store, key: str) -> None:
         """Make the store lose the record of a key, as a flush or an empty replica does."""
         raise NotImplementedError(f"{type(self).__name__} must say how {store!r} can lose {key}")

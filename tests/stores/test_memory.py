@@ -14,6 +14,7 @@ class TestMemoryStore(StoreContract):
     """The contract, on a clock that is turned by hand."""
 
     can_advance = True
+    counts_refusals = True
 
     @pytest.fixture
     def clock(self) -> FakeClock:

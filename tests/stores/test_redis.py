@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 class _OnValkey(StoreContract):
+    counts_refusals = True
+
     def lose(self, store: RedisStore, key: str) -> None:
         """Delete the key through a connection of the test's own."""
         with redis.Redis(**store._options) as client:

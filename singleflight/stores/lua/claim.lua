@@ -42,6 +42,9 @@ if reason then
   elseif wait > 0 and (reason == 'running' or reason == 'window') and not slot_taken() then
     fill_slot(run, now + wait, first)
   end
+  if wait == 0 and not resumed and (reason == 'running' or reason == 'window' or reason == 'reserved') then
+    r.refused, r.refused_ms, r.refused_reason = r.refused + 1, now, reason
+  end
   save()
   return busy(reason, r.run, retry_ms, resumed)
 end

@@ -15,10 +15,14 @@
 --   runs             JSON, oldest first: [[run, attempt, 1 if that has ended], ...]
 --   slot             the run that waits      slot_expires_ms  until when
 --   first            1 if the slot is a reservation
+--   refused          how many claims that did not wait met another run
+--   refused_ms       when the last one did    refused_reason  why
 
 local VERSION, RUNS_KEPT, INFINITE = '1', 64, 1073741824
-local TEXTS = {'token', 'run', 'outcome', 'holder', 'slot', 'runs'}
-local NUMBERS = {'fence', 'held', 'expires_ms', 'ttl_ms', 'started_ms', 'opens_ms', 'slot_expires_ms', 'first'}
+local TEXTS = {'token', 'run', 'outcome', 'holder', 'slot', 'runs', 'refused_reason'}
+local NUMBERS = {
+  'fence', 'held', 'expires_ms', 'ttl_ms', 'started_ms', 'opens_ms', 'slot_expires_ms', 'first', 'refused', 'refused_ms'
+}
 
 local tick = tonumber(ARGV[2])
 if not tick then
