@@ -31,7 +31,7 @@ from singleflight.stores.dynamodb_clock import ServerClock
 from singleflight.stores.dynamodb_errors import code_of, driver, passing, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from singleflight.lease import Busy, Granted
@@ -131,6 +131,25 @@ class DynamoStore(DecidingStore):
             return _alive(item, now_us), int(item["forget_ms"]["N"]) if item else 0, now_us // 1000
 
         return self._with_item(key, work)
+
+    def scan(self, prefix: str) -> Iterator[str]:
+        """See `Listing.scan`; reads the whole table, and needs the right to dynamodb:Scan."""
+        page: dict[str, Any] = {
+            "ProjectionExpression": "lease_key, forget_ms",
+            "FilterExpression": "begins_with(lease_key, :prefix)",
+            "ExpressionAttributeValues": {":prefix": {"S": f"{prefix}:"}},
+        }
+        while True:
+            try:
+                response = self._request("scan", **page)
+            except (driver.ClientError, driver.BotoCoreError) as error:
+                raise translated(error, self.address, prefix) from error
+            now_ms = self._clock.now_us() // 1000
+            items = response["Items"]
+            yield from (item["lease_key"]["S"] for item in items if int(item["forget_ms"]["N"]) > now_ms)
+            if "LastEvaluatedKey" not in response:
+                return
+            page["ExclusiveStartKey"] = response["LastEvaluatedKey"]
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
@@ -286,6 +305,8 @@ def _attribute(value: object) -> dict[str, Any]:
 def _record_of(item: Item) -> Record:
     values: dict[str, Any] = {}
     for field in fields(Record):
+        if field.name not in item:  # written before there was such a field
+            continue
         ((kind, value),) = item[field.name].items()
         values[field.name] = int(value) if kind == "N" else value
     remembered = json.loads(values["runs"])

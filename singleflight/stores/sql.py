@@ -63,6 +63,9 @@ TIDY_EVERY = 60.0
 TIDY_AT_ONCE = 500
 """How many rows one look removes at most."""
 
+PAGE = 500
+"""How many keys are read at once when they are listed."""
+
 
 class SqlStore(DecidingStore):
     """A `Store` in a database; safe to use from any thread and on both sides of a fork.
@@ -131,6 +134,21 @@ class SqlStore(DecidingStore):
             self._tidied = monotonic()
             self._ask(release.key, self._tidy)
         return ours
+
+    def scan(self, prefix: str) -> Iterator[str]:
+        """See `Listing.scan`."""
+        begins = leases.c.lease_key.startswith(f"{prefix}:", autoescape=True)
+        alive = leases.c.forget_ms > func.floor(self._clock() / 1000)
+        last = ""
+        while True:
+            page = select(leases.c.lease_key).where(begins, alive, leases.c.lease_key > last)
+            page = page.order_by(leases.c.lease_key).limit(PAGE)
+            keys = self._ask(prefix, lambda connection: connection.execute(page).scalars().all())  # noqa: B023
+            # For SQLite, upper and lower case are the same here.
+            yield from (key for key in keys if key.startswith(f"{prefix}:"))
+            if len(keys) < PAGE:
+                return
+            last = keys[-1]
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""

@@ -31,6 +31,8 @@ _key = String(255).with_variant(
 )
 _text = Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 
+_KINDS: dict[type, Any] = {str: _text, tuple: _text, int: BigInteger, bool: Boolean}
+
 metadata = MetaData()
 
 leases = Table(
@@ -41,20 +43,7 @@ leases = Table(
     Column("revision", BigInteger, nullable=False),
     Column("forget_ms", BigInteger, nullable=False),
     Column("v", Integer, nullable=False),
-    Column("token", _text, nullable=False),
-    Column("run_id", _text, nullable=False),
-    Column("fence", BigInteger, nullable=False),
-    Column("held", Boolean, nullable=False),
-    Column("expires_ms", BigInteger, nullable=False),
-    Column("ttl_ms", BigInteger, nullable=False),
-    Column("started_ms", BigInteger, nullable=False),
-    Column("opens_ms", BigInteger, nullable=False),
-    Column("outcome", String(16), nullable=False),
-    Column("holder", _text, nullable=False),
-    Column("runs", _text, nullable=False),
-    Column("slot", _text, nullable=False),
-    Column("slot_expires_ms", BigInteger, nullable=False),
-    Column("first", Boolean, nullable=False),
+    *(Column(field.name, _KINDS[type(field.default)], nullable=False) for field in fields(Record)),
     Index("singleflight_leases_forget", "forget_ms"),
 )
 
