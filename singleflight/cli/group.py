@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from singleflight.cli.demo.command import demo
+from singleflight.cli.inspect import evict, ls, show, watch
 from singleflight.cli.run import run
 
 
@@ -14,5 +15,5 @@ def group() -> None:
     """One run at a time, on every worker and every replica."""
 
 
-group.add_command(run)
-group.add_command(demo)
+for command in (run, ls, show, evict, watch, demo):
+    group.add_command(command)

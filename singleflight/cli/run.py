@@ -19,6 +19,7 @@ from singleflight.cli.parameters import duration, time
 from singleflight.cli.signals import Signals, end_by
 from singleflight.cli.terminal import Terminal
 from singleflight.cli.voice import Failure, keep_secret
+from singleflight.cli.where import store_url
 from singleflight.errors import ConfigurationError
 from singleflight.flight import PREFIX, Request, new_token
 from singleflight.keeper import process_keeper
@@ -124,25 +125,6 @@ def run(
         process_keeper().stop()
         end_by(code - Exit.signalled(0))
     sys.exit(code)
-
-
-def store_url(target: str, url_file: Path | None) -> str | None:
-    """Return the store's URL where a target does not name it, from the file or the environment.
-
-    Raises:
-        Failure: if the file cannot be read, or the target has a URL of its own.
-    """
-    if url_file is None:
-        url = os.environ.get("SINGLEFLIGHT_URL")
-    elif "://" in target:
-        raise Failure("--url-file and the URL both name a store; leave one of them out", Exit.USAGE)
-    else:
-        try:
-            url = url_file.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise Failure(f"--url-file: {error}", Exit.USAGE) from error
-    keep_secret(url or "")
-    return url or None
 
 
 def _limits(timeout: float | None, kill_after: float | None, ttl: float) -> Limits:

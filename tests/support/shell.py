@@ -35,7 +35,7 @@ class Shell:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**env, "PS1": PROMPT, "TERM": "dumb"},
+            env={"TERM": "dumb", **env, "PS1": PROMPT},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one system call
         )

@@ -1,0 +1,160 @@
+"""What operators see of one key: a record in plain words, and as JSON; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from singleflight.keys import short_key
+from singleflight.lease import Holder
+from singleflight.stores.base import INFINITE
+
+if TYPE_CHECKING:
+    from singleflight.stores.base import Look
+
+STATES = ("running", "lapsed", "window", "free")
+"""Held; held by somebody who is not heard of any more; free but too soon to start; free."""
+
+SHOWN_RUNS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key at one moment."""
+
+    key: str
+    look: Look
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        record, now_ms = self.look.record, self.look.now_ms
+        if record.held:
+            return "running" if record.expires_ms > now_ms else "lapsed"
+        return "window" if record.opens_ms >= now_ms else "free"
+
+    @property
+    def waiting(self) -> str:
+        """The run in the waiting slot; empty if there is none."""
+        return self.look.record.slot if self.look.record.slot_expires_ms > self.look.now_ms else ""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is going on."""
+        return self.state == "free" and not self.waiting
+
+    def facts(self) -> dict[str, object]:
+        """Return all there is, for JSON; durations in seconds, None where something does not apply."""
+        record = self.look.record
+        holder = Holder.decode(record.holder)
+        return {
+            "key": self.key,
+            "short_key": short_key(self.key),
+            "task": holder.task if holder else None,
+            "state": self.state,
+            "run_id": record.run_id or None,
+            "fence": record.fence,
+            "host": holder.host if holder else None,
+            "pid": holder.pid if holder else None,
+            "started_ago": self._ago(record.started_ms),
+            "time_left": self._left(record.expires_ms) if record.held else None,
+            "window_left": self._left(record.opens_ms),
+            "waiting": self.waiting or None,
+            "outcome": record.outcome or None,
+            "refused": record.refused,
+            "refused_reason": record.refused_reason or None,
+            "refused_ago": self._ago(record.refused_ms),
+            "forgotten_in": self.look.remaining_ms / 1000,
+            "runs": [
+                {
+                    "run_id": run.run_id,
+                    "attempt": None if run.attempt >= INFINITE else run.attempt,
+                    "ended": run.ended,
+                }
+                for run in reversed(record.runs)
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Return the lines of `ls`: the key, what goes on, and who was turned away."""
+        story = ["; ".join(self._story()), self._refusals()]
+        return [f"{self.state:<8} {short_key(self.key)}", *(f"{'':<8} {line}" for line in story if line)]
+
+    def paragraph(self) -> list[str]:
+        """Return what `show` says."""
+        record = self.look.record
+        rows = [
+            ("key", self.key),
+            ("state", self.state),
+            ("run", record.run_id or "none yet"),
+            ("holder" if record.held else "last holder", str(Holder.decode(record.holder) or "unknown")),
+            ("fence", str(record.fence)),
+            ("started", _since(self._ago(record.started_ms))),
+            ("time left", brief(self._left(record.expires_ms)) if record.held else "not held"),
+            (
+                "window",
+                f"{brief(self._left(record.opens_ms))} left" if self._left(record.opens_ms) else "open",
+            ),
+            ("waiting", self.waiting or "nobody"),
+            ("outcome", record.outcome or ("still running" if record.held else "none")),
+            ("refused", self._refusals() or "none"),
+            ("forgotten", f"in {brief(self.look.remaining_ms / 1000)}, if not used"),
+        ]
+        lines = [f"{name:<12} {text}" for name, text in rows]
+        for number, run in enumerate(list(reversed(record.runs))[:SHOWN_RUNS]):
+            ended = "ended" if run.attempt >= INFINITE else f"attempt {run.attempt}"
+            if not run.ended:
+                ended += ", not ended"
+            lines.append(f"{'last runs' if number == 0 else '':<12} {run.run_id}  {ended}")
+        return lines
+
+    def _story(self) -> list[str]:
+        record = self.look.record
+        parts = []
+        holder = Holder.decode(record.holder)
+        where = f"{holder.host} pid {holder.pid}" if holder else "somebody"
+        started = self._ago(record.started_ms)
+        if record.held:
+            silent = self.state == "lapsed"
+            left = "not heard of since" if silent else f"{brief(self._left(record.expires_ms))} left"
+            parts.append(f"{where} for {brief(started)}, {left}")
+        else:
+            parts.append(f"{record.outcome or 'free'}, started {_since(started)}")
+        if window := self._left(record.opens_ms):
+            parts.append(f"next start in {brief(window)}")
+        if self.waiting:
+            parts.append("one waits")
+        return parts
+
+    def _refusals(self) -> str:
+        record = self.look.record
+        if not record.refused:
+            return ""
+        return (
+            f"{record.refused} refused, last {_since(self._ago(record.refused_ms))} ({record.refused_reason})"
+        )
+
+    def _ago(self, moment_ms: int) -> float | None:
+        return (self.look.now_ms - moment_ms) / 1000 if moment_ms else None
+
+    def _left(self, moment_ms: int) -> float | None:
+        return (moment_ms - self.look.now_ms) / 1000 if moment_ms > self.look.now_ms else None
+
+
+def in_order(entries: list[Entry]) -> list[Entry]:
+    """Sort by what is most urgent, then by name."""
+    return sorted(entries, key=lambda entry: (STATES.index(entry.state), entry.quiet, entry.key))
+
+
+def brief(seconds: float | None) -> str:
+    """Return a duration as people say it: 3 s, 4 min, 5 h, 6 d."""
+    if seconds is None:
+        return "?"
+    for size, unit, most in ((1, "s", 120), (60, "min", 7200), (3600, "h", 172800)):
+        if seconds < most:
+            return f"{max(0, round(seconds / size))} {unit}"
+    return f"{round(seconds / 86400)} d"
+
+
+def _since(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{brief(seconds)} ago"

@@ -1,0 +1,157 @@
+"""What the operators' commands do, whether a URL or an app's settings named the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from singleflight.cli.access import who_asks
+from singleflight.cli.entry import brief, in_order
+from singleflight.cli.voice import Failure, speak_of_leases
+from singleflight.decisions import renewal_interval
+from singleflight.events import logger
+from singleflight.keys import short_key
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from singleflight.cli.access import Access
+    from singleflight.cli.entry import Entry
+
+
+def ls(access: Access, *, everything: bool, as_json: bool) -> None:
+    """Print a store's keys."""
+    entries = in_order(list(access.entries()))
+    shown = [entry for entry in entries if everything or not entry.quiet]
+    if as_json:
+        for entry in shown:
+            click.echo(json.dumps(entry.facts()))
+        return
+    for entry in shown:
+        click.echo("\n".join(entry.lines()))
+    click.echo(_count(entries, hidden=len(entries) - len(shown)), err=True)
+
+
+def show(access: Access, key: str, *, as_json: bool) -> None:
+    """Print all about one key.
+
+    Raises:
+        Failure: if the store knows nothing of it.
+    """
+    entry = _known(access, key)
+    click.echo(json.dumps(entry.facts()) if as_json else "\n".join(entry.paragraph()))
+
+
+def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
+    """End a lease by force, after having asked.
+
+    Raises:
+        Failure: if there is no such record, or nobody can be asked.
+    """
+    entry = _known(access, key)
+    record = entry.look.record
+    if not as_json:
+        click.echo("\n".join(entry.lines()))
+    if entry.state == "running" and not as_json:
+        news = brief(renewal_interval(record.ttl_ms / 1000))
+        click.echo(f"The holder runs, and learns within {news} that it lost its lease; another run can start")
+        click.echo("at once, beside it.")
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise Failure("nobody is there to be asked; say --yes")
+        click.confirm("Evict it?", abort=True)
+    evicted = access.store.evict(key)
+    speak_of_leases(logging.WARNING)
+    logger.warning("%s evicted by %s: run %s had it", short_key(key), who_asks(), record.run_id or "(none)")
+    if as_json:
+        click.echo(json.dumps({**entry.facts(), "evicted": evicted}))
+
+
+def watch(access: Access, *, every: float, everything: bool, as_json: bool) -> None:
+    """Print a store's keys again and again, until Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        if as_json:
+            _stream(access, every)
+        else:
+            _picture(access, every, everything=everything)
+
+
+def _stream(access: Access, every: float) -> None:
+    before: dict[str, object] = {}
+    while True:
+        now: dict[str, object] = {}
+        for entry in access.entries():
+            now[entry.key] = entry.look.record
+            if before.get(entry.key) != entry.look.record:
+                click.echo(json.dumps(entry.facts()))
+        for key in before.keys() - now.keys():
+            click.echo(json.dumps({"key": key, "short_key": short_key(key), "state": "forgotten"}))
+        before = now
+        time.sleep(every)
+
+
+def _picture(access: Access, every: float, *, everything: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415 - no other command needs it, and it takes its time
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    live = Live(console=console, auto_refresh=False)
+    can_redraw = console.is_terminal and not console.is_dumb_terminal
+    with live if can_redraw else nullcontext():
+        while True:
+            entries = in_order(list(access.entries()))
+            table = _table([entry for entry in entries if everything or not entry.quiet], entries)
+            if can_redraw:
+                live.update(table, refresh=True)
+            else:
+                console.print(table)
+            time.sleep(every)
+
+
+def _table(shown: list[Entry], entries: list[Entry]) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, caption=_count(entries, hidden=len(entries) - len(shown)), caption_justify="left")
+    table.add_column("STATE", no_wrap=True)
+    table.add_column("KEY", overflow="fold", ratio=1)
+    table.add_column("HOLDER", overflow="fold", max_width=22)
+    for name in ("FOR", "LEFT", "WAITS", "REFUSED"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for entry in shown:
+        facts = entry.facts()
+        left = facts["time_left"] if entry.state == "running" else facts["window_left"]
+        table.add_row(
+            entry.state,
+            str(facts["short_key"]),
+            f"{facts['host']}:{facts['pid']}" if facts["host"] and entry.look.record.held else "",
+            brief(facts["started_ago"]) if isinstance(facts["started_ago"], float) else "",
+            brief(left) if isinstance(left, float) else "",
+            "1" if entry.waiting else "",
+            str(entry.look.record.refused or ""),
+        )
+    return table
+
+
+def _count(entries: list[Entry], *, hidden: int) -> str:
+    states = Counter(entry.state for entry in entries)
+    words = ", ".join(
+        f"{states[state]} {state}" for state in ("running", "lapsed", "window") if states[state]
+    )
+    free = f"{states['free']} free" + (" (--all shows them)" if hidden else "")
+    return f"{words}, {free}" if words else free
+
+
+def _known(access: Access, key: str) -> Entry:
+    entry = access.entry(key)
+    if entry is None:
+        raise Failure(f"the store knows nothing of {key}: nobody has it, or had it lately")
+    return entry

@@ -1,0 +1,229 @@
+"""`ls`, `show`, `evict` and `watch` on a real server, as operators type them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from singleflight import Lease, try_lease
+from singleflight.keys import KeyRule, short_key
+from tests.support.servers import ValkeyServer
+from tests.support.shell import CTRL_C, PROMPT, Shell
+from tests.support.wrapper import PATIENCE, SINGLEFLIGHT, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    """A running server."""
+    with ValkeyServer() as running:
+        yield running
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """What this test's keys start with."""
+    return tmp_path.name
+
+
+@pytest.fixture
+def program(server: ValkeyServer, prefix: str) -> Program:
+    """The command line on this test's keys."""
+    env = {**os.environ, "SINGLEFLIGHT_URL": server.url, "SINGLEFLIGHT_PREFIX": prefix}
+    return Program((str(SINGLEFLIGHT),), server.url, env)
+
+
+@pytest.fixture
+def held(server: ValkeyServer, prefix: str) -> Iterator[Lease]:
+    """A lease called nightly, that somebody else was refused once."""
+    lease = try_lease(server.url, "nightly", prefix=prefix, run_id="monday", window=600)
+    assert isinstance(lease, Lease)
+    try_lease(server.url, "nightly", prefix=prefix)
+    yield lease
+    lease.release()
+
+
+def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_ls_shows_what_goes_on(program: Program, held: Lease) -> None:
+    """Key, holder and refusals of a held lease, in lines of 80 columns; what is free is only counted."""
+    program.run("run", "imports", "true")
+    done = program.run("ls", "LEASE")
+    lines = done.stdout.splitlines()
+
+    assert lines[0] == f"running  {short_key(held.key)}"
+    assert f"pid {os.getpid()} for " in lines[1]
+    assert lines[2].startswith("         1 refused, last ")
+    assert max(map(len, lines)) <= 80
+    assert "1 free (--all shows them)" in done.stderr
+
+
+def test_ls_as_json_is_one_object_per_key(program: Program, held: Lease) -> None:
+    """Scripts get the same facts, with numbers in seconds."""
+    (found,) = objects(program.run("ls", "--json"))
+
+    assert (found["key"], found["state"], found["run_id"]) == (held.key, "running", "monday")
+    assert (found["pid"], found["refused"], found["refused_reason"]) == (os.getpid(), 1, "running")
+    assert 0 < found["time_left"] <= 30
+    assert found["fence"] == held.fence
+
+
+@pytest.mark.parametrize("kind", ["whole key", "short key", "name", "name in the url", "name of a task"])
+def test_show_finds_a_key_by_any_of_its_names(
+    program: Program, server: ValkeyServer, held: Lease, kind: str
+) -> None:
+    """A key as `ls` prints it, whole or short, a lease as `run` takes it, or a task."""
+    words = {
+        "whole key": [server.url, held.key],
+        "short key": [server.url, short_key(held.key)],
+        "name": ["nightly"],
+        "name in the url": [f"{server.url}/nightly"],
+        "name of a task": ["nightly", "{}"],
+    }[kind]
+    (found,) = objects(program.run("show", "--json", *words))
+
+    assert found["key"] == held.key
+
+
+def test_show_finds_the_key_of_a_tasks_arguments(program: Program, prefix: str) -> None:
+    """The arguments that make a key, as JSON, give the key that the task itself has."""
+
+    def call(account_id: int, reason: str = "") -> None:
+        """Have the parameters of a task."""
+
+    rule = KeyRule(
+        prefix=prefix,
+        task="shop.recalculate",
+        signature=inspect.signature(call),
+        by=("account_id",),
+    )
+    key = rule.key((7,), {})
+    done = program.run("show", "shop.recalculate", '{"account_id": 7}')
+
+    assert key is not None
+    assert key in done.stderr
+
+
+def test_evict_without_anybody_to_ask_needs_yes(program: Program, held: Lease) -> None:
+    """Nothing is ended by a script that did not say so."""
+    done = program.run("evict", "nightly")
+
+    assert done.returncode == 1
+    assert "say --yes" in done.stderr
+    assert held.held
+
+
+def test_evict_tells_what_happens_and_is_logged(
+    program: Program, server: ValkeyServer, prefix: str, held: Lease
+) -> None:
+    """It says that a holder runs and when it learns of it, names who did it, and another run can start."""
+    done = program.run("evict", "--yes", "nightly")
+    after = try_lease(server.url, "nightly", prefix=prefix)
+    kept = held._keeper.renew_now(held) or held.held
+
+    assert done.returncode == 0
+    assert "The holder runs, and learns within 10 s" in done.stdout
+    assert f"{short_key(held.key)} evicted by " in done.stderr
+    assert "run monday had it" in done.stderr
+    assert isinstance(after, Lease)
+    assert not kept
+    after.release()
+
+
+def test_evict_asks_at_a_terminal(program: Program, held: Lease) -> None:
+    """No is no, and yes is yes."""
+    with Shell(program.env) as shell:
+        shell.type(f"{SINGLEFLIGHT} evict nightly\n")
+        shell.read_until("Evict it? [y/N]")
+        shell.type("n\n")
+        refused = shell.read_until(PROMPT)
+        shell.type(f"{SINGLEFLIGHT} evict nightly\n")
+        shell.read_until("Evict it? [y/N]")
+        shell.type("y\n")
+        shell.read_until("evicted by")
+
+    assert "evicted" not in refused
+    assert held.key
+
+
+@pytest.mark.parametrize("command", ["show", "evict"])
+def test_a_key_that_nobody_knows_is_one_line(program: Program, command: str) -> None:
+    """A misspelt name is no success and no traceback."""
+    done = program.run(command, "nightyl")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the store knows nothing of" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "evict", "watch"])
+def test_without_a_store_it_says_what_to_write(command: str) -> None:
+    """No URL anywhere is a usage error; a server that is away is one line too."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SINGLEFLIGHT_")}
+    nowhere = Program((str(SINGLEFLIGHT),), "", env)
+    unnamed = nowhere.run(command)
+    name = ["nightly"] if command in ("show", "evict") else []
+    away = nowhere.run(command, "redis://127.0.0.1:1/0", *name)
+
+    assert unnamed.returncode == 2
+    assert "SINGLEFLIGHT_URL" in unnamed.stderr
+    assert away.returncode == 1
+    assert "gave no answer" in away.stderr
+    assert [len(done.stderr.splitlines()) for done in (unnamed, away)] == [1, 1]
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_watch_is_a_table_that_ctrl_c_ends(program: Program, held: Lease, term: str) -> None:
+    """At a terminal of 80 columns it shows the key and its holder, and ends without a traceback."""
+    with Shell({**program.env, "TERM": term, "COLUMNS": "80"}) as shell:
+        shell.type(f"{SINGLEFLIGHT} watch --every 100ms\n")
+        shell.read_until(short_key(held.key))
+        shell.type(CTRL_C)
+        shown = shell.read_until(PROMPT)
+
+    assert "Traceback" not in shown
+    assert "Aborted" not in shown
+
+
+def test_watch_as_json_tells_what_changes(program: Program, held: Lease) -> None:
+    """One line for each key at first, then one for each change."""
+    with program.started("watch", "--json", "--every", "50ms") as watcher:
+        assert watcher.stdout is not None
+        first = json.loads(watcher.stdout.readline())
+        held.release()
+        second = json.loads(watcher.stdout.readline())
+        watcher.send_signal(signal.SIGINT)
+        _, complaints = watcher.communicate(timeout=PATIENCE)
+
+    assert [(one["key"], one["state"]) for one in (first, second)] == [
+        (held.key, "running"),
+        (held.key, "window"),
+    ]
+    assert complaints == ""
+
+
+def test_a_reader_that_has_enough_is_no_error(program: Program, server: ValkeyServer, prefix: str) -> None:
+    """`ls | head` ends quietly."""
+    for number in range(50):
+        lease = try_lease(server.url, f"job-{number}", prefix=prefix)
+        assert isinstance(lease, Lease)
+        lease.release()
+    done = subprocess.run(
+        ["sh", "-c", f"{SINGLEFLIGHT} ls --all --json | head -n 1"],
+        env=program.env, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""

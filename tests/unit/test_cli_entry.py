@@ -1,0 +1,109 @@
+"""What operators read about a key, from records that a clock turned by hand has made."""
+
+from __future__ import annotations
+
+import pytest
+
+from singleflight.cli.entry import Entry, brief, in_order
+from singleflight.lease import Holder, Outcome
+from singleflight.stores.base import Claim, Release
+from singleflight.stores.memory import MemoryStore
+from singleflight.testing import FakeClock
+
+KEY = "singleflight:shop.nightly:{00112233445566778899aabbccddeeff}"
+HOLDER = Holder("shop.nightly", "worker-1", 4711).encode()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that only moves when a test says so."""
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryStore:
+    """An empty store."""
+    return MemoryStore(clock=clock)
+
+
+def entry(store: MemoryStore, key: str = KEY) -> Entry:
+    """Look at a key that must be there."""
+    look = store.peek(key)
+    assert look is not None
+    return Entry(key, look)
+
+
+def claim(store: MemoryStore, run: str, key: str = KEY, **more: int) -> None:
+    """Claim for a run."""
+    store.claim(Claim(key, run, 0, f"token-{run}", ttl_ms=30_000, holder=HOLDER, **more))
+
+
+def test_a_running_key_says_who_and_for_how_long(store: MemoryStore, clock: FakeClock) -> None:
+    """Holder, time held, time left, the one who waits and the refused fit into 80 columns."""
+    claim(store, "one")
+    claim(store, "two", wait_ms=20_000)
+    claim(store, "three")
+    clock.advance(12)
+    found = entry(store)
+
+    assert found.lines() == [
+        "running  shop.nightly:00112233",
+        "         worker-1 pid 4711 for 12 s, 18 s left; one waits",
+        "         1 refused, last 12 s ago (running)",
+    ]
+    assert found.facts()["waiting"] == "two"
+    assert found.facts()["time_left"] == 18.0
+
+
+def test_a_dead_holder_is_told_apart_from_a_live_one(store: MemoryStore, clock: FakeClock) -> None:
+    """A lease that was never given back and has run out is lapsed: the next claim takes over."""
+    claim(store, "one")
+    clock.advance(40)
+
+    assert entry(store).state == "lapsed"
+    assert "not heard of since" in entry(store).lines()[1]
+
+
+def test_a_window_outlives_its_run(store: MemoryStore, clock: FakeClock) -> None:
+    """A free key that may not start yet says when it may."""
+    claim(store, "one", window_ms=600_000)
+    store.release(Release(KEY, "one", 0, "token-one", Outcome.FAILED))
+    clock.advance(60)
+
+    assert entry(store).state == "window"
+    assert entry(store).lines()[1] == "         failed, started 60 s ago; next start in 9 min"
+
+
+def test_show_lists_the_last_runs(store: MemoryStore) -> None:
+    """The newest is first; an attempt that ended with a retry is not an end."""
+    for run, outcome in (("one", Outcome.FINISHED), ("two", Outcome.RETRYING)):
+        claim(store, run)
+        store.release(Release(KEY, run, 0, f"token-{run}", outcome))
+    text = "\n".join(entry(store).paragraph())
+
+    assert "last runs    two  attempt 0\n             one  ended" in text
+
+
+def test_the_urgent_comes_first(store: MemoryStore, clock: FakeClock) -> None:
+    """Running, then lapsed, then windows, then what is free."""
+    names = ["free", "window", "lapsed", "running"]
+    keys = [KEY.replace("nightly", name) for name in names]
+    claim(store, "one", keys[0])
+    store.release(Release(keys[0], "one", 0, "token-one", Outcome.FINISHED))
+    claim(store, "one", keys[1], window_ms=600_000)
+    store.release(Release(keys[1], "one", 0, "token-one", Outcome.FINISHED))
+    claim(store, "one", keys[2])
+    clock.advance(40)
+    claim(store, "one", keys[3])
+    found = in_order([entry(store, key) for key in keys])
+
+    assert [one.state for one in found] == list(reversed(names))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (900000, "10 d"), (None, "?")],
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    """One number and one unit."""
+    assert brief(seconds) == text
