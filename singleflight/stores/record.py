@@ -14,7 +14,6 @@ from dataclasses import replace
 from singleflight.lease import Busy, Granted, Holder, Outcome, Reason
 from singleflight.stores.base import INFINITE, RUNS_KEPT, Claim, Record, Release, Renewal, Renewed, Run
 
-
 _MET = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)
 """Another run was in the way; the other reasons are about the claiming run itself."""
 

@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from redis import connection
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from singleflight.errors import ConfigurationError
 
@@ -93,7 +95,7 @@ def make_client(options: Mapping[str, Any], timeout: float) -> Any:
         "decode_responses": False,
         "health_check_interval": 0,
         "retry_on_timeout": False,
-        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+        "retry": Retry(NoBackoff(), 0),
     }
     if _KNOWS_RESP3:
         # RESP2 needs no HELLO, which a restricted user may not be allowed.
