@@ -50,7 +50,7 @@ def test_of_many_messages_to_a_singleton_no_two_run_at_once(cluster: Cluster) ->
 
 def test_deferred_messages_all_run_one_after_the_other(cluster: Cluster) -> None:
     """Twenty messages that may not run at once all run, each once, and none of it counts as a retry."""
-    options = Singleton(by="key", on_conflict="defer", ttl=2)
+    options = Singleton(by="key", on_conflict="defer", ttl=1)
     work = cluster.actors.work
     dead = cluster.dead()
     sent = [work.send_with_options(args=("deferred", 0.05), singleton=options) for _ in range(20)]
