@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singleflight.cli.address import locate
 from singleflight.cli.entry import Entry
@@ -94,7 +94,7 @@ class Access:
         return key
 
 
-def open_access(words: Sequence[str], url_file: Path | None, prefix: str) -> tuple[Access, list[str]]:
+def open_store_of(words: Sequence[str], url_file: Path | None, **options: Any) -> tuple[Store, list[str]]:
     """Open the store that the first word, a file or the environment names; return it and the other words.
 
     Raises:
@@ -102,14 +102,18 @@ def open_access(words: Sequence[str], url_file: Path | None, prefix: str) -> tup
     """
     first, *rest = words or ("",)
     keep_secret(first)
-    if "://" not in first:
-        rest = list(words)
-        url = store_url(first, url_file)
-        if url is None:
-            raise Failure("which store? write its URL, set SINGLEFLIGHT_URL, or give --url-file", 2)
-    else:
-        url = first
-    return Access(open_store(url), prefix), rest
+    if "://" in first:
+        return open_store(first, **options), rest
+    url = store_url(first, url_file)
+    if url is None:
+        raise Failure("which store? write its URL, set SINGLEFLIGHT_URL, or give --url-file", 2)
+    return open_store(url, **options), list(words)
+
+
+def open_access(words: Sequence[str], url_file: Path | None, prefix: str) -> tuple[Access, list[str]]:
+    """Do as `open_store_of`, with the prefix of its keys."""
+    store, rest = open_store_of(words, url_file)
+    return Access(store, prefix), rest
 
 
 def open_lease(words: Sequence[str], url_file: Path | None, prefix: str) -> tuple[Access, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from singleflight.cli.demo.command import demo
+from singleflight.cli.doctor import doctor
+from singleflight.cli.init import init
 from singleflight.cli.inspect import evict, ls, show, watch
 from singleflight.cli.run import run
 
@@ -15,5 +17,5 @@ def group() -> None:
     """One run at a time, on every worker and every replica."""
 
 
-for command in (run, ls, show, evict, watch, demo):
+for command in (run, ls, show, evict, watch, doctor, init, demo):
     group.add_command(command)

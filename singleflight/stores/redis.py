@@ -24,9 +24,12 @@ from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent
 from singleflight.stores.redis_options import address, make_client, options_from_client, options_from_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeVar
 
     from singleflight.stores.base import Claim, Release, Renewal
+
+    Answer = TypeVar("Answer")
 
 LEAST_TIMEOUT = 0.05
 """Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
@@ -164,6 +167,12 @@ class RedisStore:
             return None
         now_ms, remaining_ms, *fields = reply
         return Look(_record(fields), now_ms, remaining_ms)
+
+    def ask(self, question: Callable[[Any], Answer]) -> Answer:
+        """Let an operator ask the server, through a redis-py client, what is no lease's business."""
+        client = self._client("requests", self.timeout / 2)
+        with self._translating(client, "the server"):
+            return question(client)
 
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`; SCAN may give a key more than once, and never blocks the server for long."""

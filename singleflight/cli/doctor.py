@@ -1,0 +1,118 @@
+"""The command ``doctor``: is this store, and this app's set-up, fit for leases."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from singleflight.cli.access import open_store_of
+from singleflight.cli.findings import Finding, Level, of_store
+from singleflight.cli.inspect import JSON, on_store
+from singleflight.cli.voice import Failure, spoken
+from singleflight.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from singleflight.stores.base import Store
+
+TIMEOUT = 5.0
+"""Seconds for one request: a slow store is to be measured, not given up on."""
+
+BRIEFLY = 1.0
+"""Seconds for which the store remembers doctor's own key."""
+
+
+@click.command()
+@click.argument("words", metavar="[URL]", nargs=-1)
+@click.option("-A", "--app", help="A Celery app; its own store, if there is no URL.")
+@JSON
+@on_store
+def doctor(
+    words: tuple[str, ...], *, app: str | None, as_json: bool, prefix: str, url_file: Path | None
+) -> NoReturn:
+    """Check whether a store, and a Celery app's set-up, is fit for leases.
+
+    Exit code 1 if there is an error, 0 if there are only warnings. Nothing is changed but a key of doctor's
+    own, for a second. INFO and CONFIG GET are asked where they are allowed.
+
+    \b
+      singleflight doctor redis://redis/0
+      singleflight doctor -A shop
+    """  # noqa: D301 - Click reads the \b
+    if app is not None and not words and url_file is None:
+        report(of_celery(load(app), None), as_json=as_json)
+    store, rest = open_store_of(words, url_file, timeout=TIMEOUT, remember=BRIEFLY)
+    if rest:
+        raise Failure("doctor takes a store's URL and nothing else", 2)
+    found = of_celery(load(app), store) if app is not None else of_any(store, prefix)
+    report(found, as_json=as_json)
+
+
+def of_any(store: Store, prefix: str) -> Iterator[Finding]:
+    """Look at a store, and at the server behind it where more can be asked of it."""
+    yield from of_store(store, prefix)
+    if type(store).__module__ == "singleflight.stores.redis":
+        from singleflight.cli.doctor_redis import of_server  # noqa: PLC0415 - needs the driver
+
+        try:
+            yield from of_server(store)  # type: ignore[arg-type] # the module has one kind of store
+        except Exception as error:  # noqa: BLE001 - whatever a server's INFO lacks, the rest still counts
+            yield Finding(Level.WARNING, f"the server could not be looked at: {error}")
+
+
+def of_celery(app: Any, store: Store | None) -> Iterator[Finding]:
+    """Look at an app and its store, or at another one that a URL named."""
+    from singleflight.cli.doctor_celery import of_app  # noqa: PLC0415 - needs Celery
+
+    runtime = getattr(app, "singleflight", None)
+    if runtime is None:
+        remedy = "call singleflight.celery.install(app) where the app is made"
+        yield Finding(Level.ERROR, "the app has no leases", remedy)
+        return
+    try:
+        store = store or runtime.open_leases(remember=BRIEFLY).store
+    except ConfigurationError as error:
+        yield Finding(Level.ERROR, str(error))
+    else:
+        yield from of_any(store, runtime.prefix)
+    yield from of_app(app)
+
+
+def load(name: str) -> Any:
+    """Import a Celery app, as `celery -A` does.
+
+    Raises:
+        Failure: if it cannot be found.
+    """
+    from celery.app.utils import find_app  # noqa: PLC0415 - not everybody has Celery
+
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Celery does
+    try:
+        app = find_app(name)
+        app.loader.import_default_modules()
+        app.finalize()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Failure(f"cannot load the app {name}: {error}") from error
+    return app
+
+
+def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
+    """Print findings as they come, and exit."""
+    worst = Level.OK
+    for finding in found:
+        if finding.level is Level.ERROR or worst is Level.OK:
+            worst = finding.level
+        if as_json:
+            click.echo(spoken(json.dumps(asdict(finding))))
+            continue
+        click.echo(spoken(f"{finding.level:<8} {finding.what}"))
+        if finding.remedy:
+            click.echo(spoken(f"{'':<8} -> {finding.remedy}"))
+    sys.exit(1 if worst is Level.ERROR else 0)

@@ -1,0 +1,323 @@
+"""Scenarios 165 to 175: what operators see, free, and are warned of."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from singleflight import Busy, Event, Kind, Lease, Outcome, try_lease
+from singleflight.cli.findings import Level, of_store
+from singleflight.events import Notify
+from singleflight.flight import Leases, Request, new_token
+from singleflight.keys import KeyRule, lease_key, short_key
+from singleflight.stores import open_store
+from singleflight.stores.memory import MemoryStore
+from tests.support.bodylog import BodyLog
+from tests.support.child import MARK
+from tests.support.dynamo import CREDENTIALS, REGION, Ministack
+from tests.support.servers import ValkeyServer, missing
+from tests.support.waiting import until
+from tests.support.wrapper import SINGLEFLIGHT, Program, logging, with_log
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WORKS = "with log.body('lk', sys.argv[1]) as body: body.work(float(sys.argv[2]))"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    """A running server that no test spoils."""
+    with ValkeyServer() as running:
+        yield running
+
+
+def operator(server: ValkeyServer, prefix: str = "singleflight", **env: str) -> Program:
+    """Return the command line of somebody who looks after a server."""
+    more = {"SINGLEFLIGHT_URL": server.url, "SINGLEFLIGHT_PREFIX": prefix, **env}
+    return Program((str(SINGLEFLIGHT),), server.url, {**os.environ, **more})
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Read what `doctor --json` has found."""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def said(done: subprocess.CompletedProcess[str], level: str) -> str:
+    """Return all that `doctor --json` said of one level."""
+    return "\n".join(f"{one['what']} -> {one['remedy']}" for one in findings(done) if one["level"] == level)
+
+
+def test_scenario_165_nothing_at_start_frees_a_live_lease(server: ValkeyServer, tmp_path: Path) -> None:
+    """Another wrapper, `ls`, `doctor` and `init` come and go: the lease of a live run is untouched."""
+    program, log = with_log(server, tmp_path), BodyLog(tmp_path / "bodies.log")
+    store, key = open_store(server.url), lease_key(tmp_path.name, "lk")
+    with program.started("LEASE", *logging(WORKS), "one", "60"):
+        until(log.runs)
+        before = store.peek(key)
+        operators = operator(server, tmp_path.name)
+        for command in (["ls"], ["doctor"], ["init"], ["run", "-n", "lk", "true"], ["run", "other", "true"]):
+            operators.run(*command)
+        after = store.peek(key)
+    store.close()
+
+    assert before is not None
+    assert after is not None
+    assert (after.record.token, after.record.held) == (before.record.token, True)
+    assert len(log.runs()) == 1
+
+
+def test_scenario_167_a_stuck_lease_is_seen_and_freed(server: ValkeyServer, tmp_path: Path) -> None:
+    """Task, host, pid, run, since and time left are shown; freed by force, the holder reports it lost."""
+    program, log = with_log(server, tmp_path), BodyLog(tmp_path / "bodies.log")
+    operators = operator(server, tmp_path.name)
+    with program.started("--ttl", "1.5", "LEASE", *logging(WORKS), "one", "60") as holder:
+        until(log.runs)
+        shown = json.loads(operators.run("ls", "--json").stdout)
+        freed = operators.run("evict", "--yes", str(shown["short_key"]))
+        _, complaints = holder.communicate(timeout=30)
+        after = json.loads(operators.run("show", "--json", "lk").stdout)
+
+    assert (shown["task"], shown["pid"], shown["state"]) == ("lk", holder.pid, "running")
+    assert shown["run_id"]
+    assert shown["started_ago"] >= 0
+    assert 0 < shown["time_left"] <= 1.5
+    assert "evicted by" in freed.stderr
+    assert holder.returncode == 112
+    assert "could not be trusted" in complaints
+    assert after["state"] == "free"
+
+
+def test_scenario_170_a_new_parameter_makes_no_new_key_where_by_names_the_old_ones() -> None:
+    """Old and new code agree on the key of a resource as long as `by` and the task's name stay."""
+
+    def old(account_id: int) -> None: ...
+    def new(account_id: int, reason: str = "") -> None: ...
+    def renamed(account: int) -> None: ...
+
+    def rule(call: Any, by: Any) -> KeyRule:
+        return KeyRule(prefix="p", task="shop.recalculate", signature=inspect.signature(call), by=by)
+
+    assert rule(old, ("account_id",)).key((7,), {}) == rule(new, ("account_id",)).key((7, "why"), {})
+    # A renamed parameter is another key, unless a callable says what it stands for.
+    assert rule(renamed, ("account",)).key((7,), {}) != rule(old, ("account_id",)).key((7,), {})
+    as_value = (rule(old, lambda account_id: account_id), rule(renamed, lambda account: account))
+    assert as_value[0].key((7,), {}) == as_value[1].key((7,), {})
+
+
+def test_scenario_171_two_environments_are_apart_by_prefix(server: ValkeyServer) -> None:
+    """With a prefix each, staging and production neither meet nor see each other; without, they are one."""
+    production = try_lease(server.url, "nightly", prefix="production")
+    staging = try_lease(server.url, "nightly", prefix="staging")
+    same = try_lease(server.url, "nightly", prefix="production")
+    shown = operator(server, "staging").run("ls", "--json").stdout.splitlines()
+    for lease in (production, staging):
+        assert isinstance(lease, Lease)
+        lease.release()
+
+    assert isinstance(same, Busy)
+    assert [json.loads(line)["key"] for line in shown] == [lease_key("staging", "nightly")]
+
+
+def test_scenario_172_every_skip_is_seen(server: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal has its log record at INFO, its event, its count and last reason in the store; no ERROR."""
+    heard: list[Event] = []
+    store = open_store(server.url)
+    leases = Leases(store, Notify([heard.append]))
+    key = lease_key("skips", "shop.nightly")
+    first, second = (Request(key, "shop.nightly", f"run-{n}", new_token()) for n in (1, 2))
+    held = leases.claim(first)
+    with caplog.at_level("DEBUG", logger="singleflight"):
+        refused = leases.claim(second)
+        assert isinstance(refused, Busy)
+        leases.tell(Kind.SKIPPED, second, refused)
+    shown = json.loads(operator(server, "skips").run("show", "--json", "shop.nightly").stdout)
+    assert isinstance(held, Lease)
+    held.release(Outcome.FINISHED)
+    store.close()
+    (skip,) = [event for event in heard if event.kind is Kind.SKIPPED]
+    (record,) = [each for each in caplog.records if "skipped" in each.message]
+
+    assert (skip.task, skip.key, skip.reason) == ("shop.nightly", short_key(key), "running")
+    assert skip.holder is not None
+    assert skip.age is not None
+    assert record.levelname == "INFO"
+    assert (shown["refused"], shown["refused_reason"]) == (1, "running")
+    assert shown["refused_ago"] >= 0
+
+
+def test_scenario_175_a_healthy_server_has_no_errors(server: ValkeyServer) -> None:
+    """Nothing is cried wolf about, and doctor's own key is gone soon."""
+    done = operator(server, "doctor").run("doctor", "--json")
+    store = open_store(server.url)
+    until(lambda: not list(store.scan("doctor")))
+    store.close()
+
+    assert done.returncode == 0
+    assert said(done, "error") == ""
+
+
+def test_scenario_175_missing_persistence_is_a_warning(server: ValkeyServer) -> None:
+    """A server that writes nothing to disk is named, with its remedy, and is no error."""
+    done = operator(server).run("doctor", "--json")
+
+    assert "no persistence" in said(done, "warning")
+    assert "appendonly yes" in said(done, "warning")
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_scenario_175_an_evicting_policy_is_an_error(policy: str) -> None:
+    """A server that may evict keys, those with an expiry too, is named with its remedy."""
+    with ValkeyServer("--maxmemory", "50mb", "--maxmemory-policy", policy) as server:
+        done = operator(server).run("doctor", "--json")
+
+    assert done.returncode == 1
+    assert f"maxmemory-policy is {policy}" in said(done, "error")
+    assert "noeviction" in said(done, "error")
+
+
+def test_scenario_175_a_replicas_address_is_an_error(server: ValkeyServer) -> None:
+    """The primary's address is part of the remedy; the replica refuses writes besides."""
+    with ValkeyServer("--replicaof", "127.0.0.1", str(server.port)) as replica:
+        with redis.Redis.from_url(replica.url) as client:
+            until(lambda: client.info("replication")["master_link_status"] == "up")
+        done = operator(replica).run("doctor", "--json")
+        primary = operator(server).run("doctor", "--json")
+
+    assert done.returncode == 1
+    assert "replica" in said(done, "error")
+    assert primary.returncode == 0
+    assert "a failover may forget the newest leases" in said(primary, "warning")
+
+
+def test_scenario_175_missing_rights_are_named(server: ValkeyServer) -> None:
+    """What leases need is an error with the rights to grant; what only doctor asks for is a warning."""
+    least = "+evalsha +eval +time +hgetall +hset +hdel +pexpire +pttl"
+    with redis.Redis.from_url(server.url) as client:
+        for user, rights in (("few", least.replace(" +hdel", "")), ("least", least)):
+            client.execute_command(
+                "ACL", "SETUSER", user, "on", ">sesame", "~singleflight:*", "-@all", *rights.split()
+            )
+    url = server.url.replace("://", "://{}:sesame@")
+    few = operator(server).run("doctor", "--json", url.format("few"))
+    least_of_all = operator(server).run("doctor", "--json", url.format("least"))
+
+    assert few.returncode == 1
+    assert "+hdel" in said(few, "error")
+    assert least_of_all.returncode == 0
+    assert "+scan" in said(least_of_all, "warning")
+    assert "+info" in said(least_of_all, "warning")
+    assert "sesame" not in few.stdout + few.stderr + least_of_all.stdout
+
+
+@pytest.mark.parametrize(("offset", "level"), [(30, Level.ERROR), (-30, Level.ERROR), (3, Level.WARNING)])
+def test_scenario_175_clocks_that_differ_are_named(offset: float, level: Level) -> None:
+    """Thirty seconds between a store's clock and this host's are an error, in either direction."""
+    found = list(of_store(MemoryStore(clock=lambda: time.time() + offset), "singleflight"))
+
+    assert [one.level for one in found if "clock is" in one.what] == [level]
+
+
+def test_scenario_175_a_store_that_is_away_is_an_error() -> None:
+    """One line says what does not answer; nothing hangs."""
+    done = Program((str(SINGLEFLIGHT),), "", dict(os.environ)).run("doctor", "redis://127.0.0.1:1/0")
+
+    assert done.returncode == 1
+    assert "Connection refused" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_scenario_175_missing_tables_are_an_error_and_init_makes_them(tmp_path: Path) -> None:
+    """Doctor names the missing tables, init makes them, and doctor is content."""
+    if not _there("sqlalchemy"):
+        missing("SQLAlchemy", f"{sys.executable} -m pip install sqlalchemy")
+    program = Program((str(SINGLEFLIGHT),), f"sqlite:///{tmp_path}/leases.db", dict(os.environ))
+    before = program.run("doctor", "--json", "LEASE")
+    made = program.run("init", "LEASE")
+    after = program.run("doctor", "--json", "LEASE")
+
+    assert before.returncode == 1
+    assert "tables" in said(before, "error")
+    assert made.returncode == 0
+    assert after.returncode == 0
+    assert "CREATE TABLE" in program.run("init", "--print", "LEASE").stdout
+
+
+def test_scenario_175_a_table_with_another_key_is_an_error() -> None:
+    """A DynamoDB table whose key is not ours is named, as is one that is not there."""
+    if not _there("ministack"):
+        missing("ministack", f"{sys.executable} -m pip install ministack")
+    import boto3
+
+    env = {**os.environ, **CREDENTIALS}
+    with Ministack() as emulator:
+        client = boto3.client(
+            "dynamodb", region_name=REGION, endpoint_url=f"http://127.0.0.1:{emulator.port}",
+            aws_access_key_id="test", aws_secret_access_key="test",
+        )  # fmt: skip
+        client.create_table(
+            TableName="wrong", BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        )  # fmt: skip
+        client.close()
+        program = Program((str(SINGLEFLIGHT),), "", env)
+        wrong = program.run("doctor", "--json", emulator.table("wrong"))
+        absent = program.run("doctor", "--json", emulator.table("absent"))
+        made = program.run("init", emulator.table("absent"))
+        there = program.run("doctor", "--json", emulator.table("absent"))
+
+    assert (wrong.returncode, absent.returncode, made.returncode, there.returncode) == (1, 1, 0, 0)
+    assert "key" in said(wrong, "error")
+    assert "singleflight init" in said(absent, "error") or "create" in said(absent, "error")
+
+
+def _there(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+APP = """
+from celery import Celery
+from singleflight.celery import install
+
+app = Celery("shop", broker="{url}")
+app.conf.beat_schedule = {{"tick": {{"task": "shop.slow", "schedule": 60.0}}}}
+install(app)
+
+
+@app.task(name="shop.slow", singleton=True, acks_late=True, time_limit=7200)
+def slow(): ...
+
+
+@app.task(name="shop.careless", singleton=True)
+def careless(account_id): ...
+"""
+
+
+def test_scenario_175_an_apps_set_up_is_looked_at(server: ValkeyServer, tmp_path: Path) -> None:
+    """A visibility timeout below a time limit, early acknowledgement, a plain beat: each is a warning."""
+    (tmp_path / "shop.py").write_text(APP.format(url=server.url))
+    program = Program((str(SINGLEFLIGHT),), "", {**os.environ, MARK: os.environ[MARK]})
+    done = program.run("doctor", "--json", "-A", "shop", cwd=tmp_path)
+    unknown = program.run("doctor", "-A", "shoppe", cwd=tmp_path)
+    warnings = said(done, "warning")
+
+    assert done.returncode == 0
+    assert "shop.slow may run 7200 s but the broker delivers it again after 3600 s" in warnings
+    assert "visibility_timeout" in warnings
+    assert "acknowledged before they run" in warnings
+    assert "task shop.careless takes account_id, but its key is its name only" in warnings
+    assert "--scheduler singleflight" in warnings
+    assert unknown.returncode == 1
+    assert len(unknown.stderr.splitlines()) == 1
