@@ -21,6 +21,8 @@ class Carried:
     """Epoch seconds of the first deferral, by the clock of the worker that deferred."""
     kin: bool = False
     """Once deferred as no duplicate (a redelivery, a child of the holder), a run never is one."""
+    slot: str | None = None
+    """The key whose waiting slot the publisher has asked for in the run's name."""
 
     @classmethod
     def read(cls, header: object) -> Carried:
@@ -32,11 +34,13 @@ class Carried:
         if not isinstance(header, Mapping):
             return cls()
         options, deferrals, since = header.get("options"), header.get("deferrals"), header.get("since")
+        slot = header.get("slot")
         return cls(
             options if options is None or options is False else Singleton.from_header(options),
             deferrals if isinstance(deferrals, int) and deferrals > 0 else 0,
             float(since) if isinstance(since, int | float) else None,
             header.get("kin") is True,
+            slot if isinstance(slot, str) else None,
         )
 
     def write(self) -> dict[str, object]:
@@ -45,7 +49,11 @@ class Carried:
         if self.options is not None:
             header["options"] = self.options.to_header() if isinstance(self.options, Singleton) else False
         if self.deferrals:
-            header.update(deferrals=self.deferrals, since=self.since, kin=self.kin)
+            header.update(deferrals=self.deferrals, since=self.since)
+        if self.kin:
+            header["kin"] = True
+        if self.slot is not None:
+            header["slot"] = self.slot
         return header
 
     def deferred(self, *, kin: bool) -> Carried:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,6 +60,10 @@ class Place:
     key: str
     task: str
     policy: Policy
+    publisher: str = ""
+    """The run that publishes from inside its own body: it is not in its successor's way."""
+    is_over: Callable[[str], bool] | None = None
+    """Whether a run's result is out, though the store may not know yet: then it is in nobody's way."""
 
     def in_the_way(self) -> Busy | None:
         """Return the run that waits for the key, or, if it counts, the one that works; None if there is none.
@@ -76,6 +81,10 @@ class Place:
                 raise
             return None
         busy = in_the_way(look, running_too=self._running_too)
+        if busy is not None and self.is_over is not None and self.is_over(busy.run_id):
+            if busy.reason is Reason.QUEUED:
+                self.leave(busy.run_id)
+            return None
         if busy is not None:
             refused = self.policy.on_conflict == "raise"
             self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", busy.run_id)
@@ -83,12 +92,12 @@ class Place:
                 raise Conflict(f"not sent: {busy}")
         return busy
 
-    def take(self, run_id: str, delay: float) -> None:
-        """Let a run wait that has just been published, to start after ``delay`` seconds.
+    def take(self, run_id: str, delay: float, expires: float = math.inf) -> None:
+        """Let a run wait that has just been published, to start in ``delay`` to ``expires`` seconds.
 
         Who else was quicker, or has started meanwhile, stays what it is: the worker decides.
         """
-        ttl_ms = round((delay + max(self.policy.ttl, LEAST_LIFE)) * 1000)
+        ttl_ms = round(max(min(delay + max(self.policy.ttl, LEAST_LIFE), expires), 0.001) * 1000)
         try:
             self.slots.ask(
                 lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
@@ -105,7 +114,7 @@ class Place:
 
     @property
     def _running_too(self) -> bool:
-        return self.policy.at_most_one == "waiting_or_running"
+        return self.policy.at_most_one == "waiting_or_running" and not self.publisher
 
     def _tell(self, kind: Kind, reason: str, run_id: str) -> None:
         key = short_key(self.key)

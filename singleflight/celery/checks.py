@@ -22,12 +22,16 @@ class SetUp(bootsteps.Step):
         """Check the worker's app.
 
         Raises:
-            ConfigurationError: if there is no store.
+            ConfigurationError: if there is no store, or a task's options cannot work with its results.
         """
         runtime: Runtime = worker.app.singleflight
         tasks = [task for task in worker.app.tasks.values() if isinstance(task, SingletonTask)]
         if tasks and runtime.enabled:
             _ = runtime.leases
+            for task in tasks:
+                policy = runtime.policy(task)
+                if policy is not None:
+                    runtime.check_results(task, policy)
             for text in findings(runtime, tasks):
                 logger.warning("singleflight: %s", text)
 

@@ -14,7 +14,8 @@ from celery import states
 
 from singleflight.celery import abort, endings
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery
-from singleflight.decisions import Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
+from singleflight.celery.publish import AGAIN
+from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger
 from singleflight.flight import holding, new_token
@@ -51,6 +52,9 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     delivery = Delivery.read(context.__dict__, token)
     policy = runtime.policy(task, delivery)
     request = None if policy is None else runtime.request(task, policy, delivery)
+    slot = delivery.carried.slot
+    if slot is not None and (request is None or request.key != slot):
+        runtime.leave(slot, delivery)
     if policy is None or request is None:
         before()
         return body()
@@ -63,6 +67,8 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     except StoreUnavailable as error:
         return _without_store(runtime, task, policy, delivery, request, error, body, before)
     if isinstance(answer, Lease):
+        if policy.at_publish:
+            context.__dict__[AGAIN] = 0.0  # until the body publishes its own retry
         return _under(answer, task, delivery, body, before)
     if runtime.enabled == "observe":
         runtime.leases.tell(Kind.OBSERVED, request, answer)
@@ -78,7 +84,9 @@ def release(context: Any, state: str | None) -> None:
         # Celery calls a body that has returned a success before the result is stored, so look for whatever
         # has struck since then.
         dying = sys.exc_info()[0] is not None
-        lease.release(Outcome.REQUEUED if dying else _OUTCOMES.get(state, Outcome.REQUEUED))
+        outcome = Outcome.REQUEUED if dying else _OUTCOMES.get(state, Outcome.REQUEUED)
+        again = context.__dict__.get(AGAIN) if outcome is Outcome.RETRYING else None
+        lease.release(outcome, again=0.0 if again is None else again + SLOT_MARGIN)
 
 
 _OUTCOMES = {
@@ -119,6 +127,8 @@ def _refused(
         and endings.is_known(task, busy.run_id)
     ):
         step = Defer(1.0)
+    if isinstance(step, Skip | Refuse) and (carried.slot or busy.waiting == delivery.run_id):
+        runtime.leave(request.key, delivery, ended=True)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)

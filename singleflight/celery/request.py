@@ -27,13 +27,9 @@ DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardIn
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery.worker.request import Request as Behind
 
-    from singleflight.flight import Leases
     from singleflight.flight import Request as Asked
-    from singleflight.stores.base import Store
 else:
     Behind = object
 
@@ -92,7 +88,7 @@ class SingletonRequest(Behind):
         if terminated:
             self._singleflight_release(grace=GRACE, outcome=Outcome.CANCELLED)
         else:
-            self._singleflight_ask(_leave_slot)
+            self._singleflight_leave()
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
         super()._announce_cancelled(*args, **kwargs)
@@ -106,36 +102,35 @@ class SingletonRequest(Behind):
             # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
             back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
             outcome = Outcome.REQUEUED if back else Outcome.FAILED
-        self._singleflight_ask(lambda leases, request: leases.disown(request, outcome, grace=grace))
+        _delivery, request = self._singleflight_asked()
+        if request is not None:
+            self.task.singleflight.leases.disown(request, outcome, grace=grace)
 
-    def _singleflight_ask(self, act: Callable[[Leases, Asked], None]) -> None:
-        """Act on what the child has asked the store for, or would have."""
+    def _singleflight_leave(self) -> None:
+        """Let a run wait no longer that will never start, or it would keep others from waiting."""
+        delivery, request = self._singleflight_asked()
+        keys = {request.key} if request is not None and request.wait else set()
+        if delivery is not None and delivery.carried.slot is not None:
+            keys.add(delivery.carried.slot)
+        for key in keys:
+            _background.submit(self.task.singleflight.leave, key, delivery)
+
+    def _singleflight_asked(self) -> tuple[Delivery | None, Asked | None]:
+        """Return this delivery, and what the child has asked the store for, or would have."""
         runtime, properties = self.task.singleflight, self._request_dict["properties"]
+        delivery = request = None
         try:
-            delivery = Delivery.read(self._request_dict, properties[TOKEN])
-            policy = runtime.policy(self.task, delivery) if runtime.enabled else None
-            request = policy and runtime.request(self.task, policy, delivery)
-            if request:
-                act(runtime.leases, request)
+            if runtime.enabled:
+                delivery = Delivery.read(self._request_dict, properties[TOKEN])
+                policy = runtime.policy(self.task, delivery)
+                request = None if policy is None else runtime.request(self.task, policy, delivery)
         except SingleflightError as error:
             logger.warning("%s[%s]: left to its ttl: %s", self.task.name, self.id, error)
+        return delivery, request
 
 
 _background = ThreadPoolExecutor(1, "singleflight-slots")
 """Asks the store for the event loop, which must not wait; has no thread before its first errand."""
-
-
-def _leave_slot(leases: Leases, request: Asked) -> None:
-    """Let a run that will never start wait no longer, or it would keep others from waiting."""
-    if request.wait:
-        _background.submit(_unqueue, leases.store, request)
-
-
-def _unqueue(store: Store, request: Asked) -> None:
-    try:
-        store.unqueue(request.key, request.run_id)
-    except SingleflightError as error:
-        logger.warning("%s[%s]: its waiting slot is left to lapse: %s", request.task, request.run_id, error)
 
 
 _losses: OrderedDict[str, int] = OrderedDict()

@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from singleflight.carried import Carried
 from singleflight.decisions import slot_wait
-from singleflight.errors import ConfigurationError
-from singleflight.events import Notify
+from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.events import Notify, logger
 from singleflight.flight import PREFIX, Leases, Request
-from singleflight.keys import KeyRule
+from singleflight.keys import KeyRule, short_key
+from singleflight.lease import Outcome
 from singleflight.policy import Policy, Singleton, resolve
+from singleflight.queueing import Slots
 from singleflight.stores import STORE_TIMEOUT, open_store
-from singleflight.stores.base import REMEMBER
+from singleflight.stores.base import REMEMBER, Release
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -99,6 +102,43 @@ class Runtime:
         """
         return self.open_leases()
 
+    @cached_property
+    def slots(self) -> Slots:
+        """The waiting slots, as publishers ask for them."""
+        return Slots(self.leases.store, self.leases.notify)
+
+    def leave(self, key: str, delivery: Delivery, *, ended: bool = False) -> None:
+        """Let a run wait no longer that will not start; if the store is away, its slot lapses by itself.
+
+        ``ended`` also records that: its publisher may be just about to ask for the slot in its name.
+        """
+        try:
+            if ended:
+                outcome = Outcome.CANCELLED
+                self.leases.store.release(
+                    Release(key, delivery.run_id, delivery.attempt, delivery.token, outcome)
+                )
+            self.leases.store.unqueue(key, delivery.run_id)
+        except SingleflightError as error:
+            logger.warning(
+                "run %s of %s: its waiting slot is left to lapse: %s",
+                delivery.run_id, short_key(key), error,
+            )  # fmt: skip
+
+    def check_results(self, task: Task, policy: Policy) -> None:
+        """Refuse a result backend under which a task's options cannot work.
+
+        Raises:
+            ConfigurationError: naming the remedy.
+        """
+        backend = str(task.app.conf.result_backend or "")
+        if policy.at_publish and backend.startswith("rpc"):
+            raise ConfigurationError(
+                f"{task.name}: at_most_one={policy.at_most_one!r} gives a duplicate's publisher another run's "
+                "result, but rpc:// shows a result to its own publisher only; "
+                "use a result backend that all can read, such as redis://, or none"
+            )
+
     def open_leases(self, *, remember: float | None = None) -> Leases:
         """Return leases in the app's store; ``remember`` goes before the setting if the store is a URL."""
         return Leases(self._open(remember), Notify(self.setting("listeners", ())))
@@ -126,8 +166,12 @@ class Runtime:
 
     def policy(self, task: Task, delivery: Delivery | None = None) -> Policy | None:
         """Return what holds for one run of a task; None if it takes no lease."""
+        return self.policy_of(task, Carried() if delivery is None else delivery.carried)
+
+    def policy_of(self, task: Task, carried: Carried) -> Policy | None:
+        """Return what holds for a message of a task; None if it takes no lease."""
         declared = Singleton.from_option(inspect.getattr_static(task, "singleton", None))
-        call = delivery.carried.options if delivery is not None else None
+        call = carried.options
         if call is False or (declared is None and call is None):
             return None
         return resolve(call if isinstance(call, Singleton) else None, declared, self.defaults)
@@ -138,7 +182,8 @@ class Runtime:
         if key is None:
             return None
         carried, wait, first = delivery.carried, 0.0, False
-        if policy.one_waits or carried.patient:
+        keeps_slot = policy.at_publish and (carried.kin or delivery.returning)
+        if policy.one_waits or carried.patient or keeps_slot:
             wait, first = slot_wait(carried.deferrals), carried.patient
         return Request(
             key=key,

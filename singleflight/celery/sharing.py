@@ -19,6 +19,7 @@ from celery.beat import Scheduler
 from celery.schedules import schedstate
 
 from singleflight.celery.instants import in_utc, in_zone_of, next_due, task_id, tick_id
+from singleflight.celery.publish import ticking
 from singleflight.celery.ticks import UNSENT, Claimed, Later, Sent, Ticks, give_back
 from singleflight.errors import Conflict
 from singleflight.events import logger
@@ -165,7 +166,8 @@ class SharedTicks(Scheduler):
         # For this call only: entries outlive it, and no two ticks may share an id.
         entry.options = {"task_id": task_id(lease.key, lease.run_id), **(own or {})}
         try:
-            return super().apply_async(entry, advance=False, **kwargs)
+            with ticking():
+                return super().apply_async(entry, advance=False, **kwargs)
         finally:
             entry.options = own
 

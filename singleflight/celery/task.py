@@ -9,7 +9,7 @@ from celery import states
 from celery.result import EagerResult
 
 from singleflight.carried import Carried
-from singleflight.celery import gate
+from singleflight.celery import gate, publish
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.policy import Singleton
@@ -96,11 +96,24 @@ class SingletonTask(Behind):
     ) -> Any:
         """Publish; ``singleton=False`` or ``singleton=Singleton(...)`` overrides options for this run.
 
+        Returns:
+            A `SingletonResult` if a ``waiting_...`` task looks before it publishes, else Celery's own result.
+
         Raises:
             ConfigurationError: for options that cannot be, or cannot travel in a message.
+            Conflict: under ``on_conflict="raise"``, if a ``waiting_...`` task finds another run in the way.
+            StoreUnavailable: under ``on_store_error="raise"``, if a ``waiting_...`` task gets no answer.
         """
         _carry(options)
-        return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
+        publish.note_retry(self, task_id, options)
+        plain = super().apply_async
+
+        def send(task_id: str | None) -> Any:
+            return plain(args, kwargs, task_id, producer, link, link_error, shadow, **options)
+
+        if link or link_error:
+            return send(task_id)  # nobody can add callbacks to a message that has been sent
+        return publish.publish(self, args, kwargs, task_id, options, send)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""

@@ -110,11 +110,14 @@ def upgrade(task: Any) -> None:
 
 def _check(task: Any, options: Any) -> None:
     policy = resolve(None, options, None)
-    if policy.at_most_one != "running" or policy.on_conflict == "join":
+    if policy.on_conflict == "join":
         raise ConfigurationError(
-            f"at_most_one={policy.at_most_one!r} with on_conflict={policy.on_conflict!r} is not available "
-            "for Celery in this version; at_most_one='running' with skip, defer, coalesce or raise is"
+            "on_conflict='join' is not available for Celery in this version; "
+            "skip, defer, coalesce and raise are"
         )
+    app = task.app
+    if app.configured and hasattr(app, "singleflight"):  # else worker and publisher look at the settings
+        app.singleflight.check_results(task, policy)
     for text in key_rule(PREFIX, task, policy).warnings():
         warnings.warn(text, stacklevel=2)
 
