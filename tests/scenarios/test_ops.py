@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,9 @@ from singleflight.stores.memory import MemoryStore
 from tests.support.bodylog import BodyLog
 from tests.support.child import MARK
 from tests.support.dynamo import CREDENTIALS, REGION, Ministack
-from tests.support.servers import ValkeyServer, missing
+from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
-from tests.support.wrapper import SINGLEFLIGHT, Program, logging, with_log
+from tests.support.wrapper import SINGLEFLIGHT, Program, logging, needed, with_log
 
 if TYPE_CHECKING:
     import subprocess
@@ -238,8 +237,7 @@ def test_scenario_175_a_store_that_is_away_is_an_error() -> None:
 
 def test_scenario_175_missing_tables_are_an_error_and_init_makes_them(tmp_path: Path) -> None:
     """Doctor names the missing tables, init makes them, and doctor is content."""
-    if not _there("sqlalchemy"):
-        missing("SQLAlchemy", f"{sys.executable} -m pip install sqlalchemy")
+    needed("sqlalchemy", "sqlalchemy")
     program = Program((str(SINGLEFLIGHT),), f"sqlite:///{tmp_path}/leases.db", dict(os.environ))
     before = program.run("doctor", "--json", "LEASE")
     made = program.run("init", "LEASE")
@@ -254,8 +252,7 @@ def test_scenario_175_missing_tables_are_an_error_and_init_makes_them(tmp_path: 
 
 def test_scenario_175_a_table_with_another_key_is_an_error() -> None:
     """A DynamoDB table whose key is not ours is named, as is one that is not there."""
-    if not _there("ministack"):
-        missing("ministack", f"{sys.executable} -m pip install ministack")
+    needed("ministack", "ministack")
     import boto3
 
     env = {**os.environ, **CREDENTIALS}
@@ -279,12 +276,6 @@ def test_scenario_175_a_table_with_another_key_is_an_error() -> None:
     assert (wrong.returncode, absent.returncode, made.returncode, there.returncode) == (1, 1, 0, 0)
     assert "key" in said(wrong, "error")
     assert "singleflight init" in said(absent, "error") or "create" in said(absent, "error")
-
-
-def _there(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 APP = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -108,6 +109,12 @@ def debians(folder: Path) -> Program:
 def as_shell(code: int) -> int:
     """Return what `$?` would be."""
     return code if code >= 0 else 128 - code
+
+
+def needed(module: str, package: str) -> None:
+    """Skip on a laptop, and fail in CI, if a Python package is not installed."""
+    if importlib.util.find_spec(module) is None:
+        missing(package, f"{sys.executable} -m pip install {package}")
 
 
 def gone(pid: int) -> bool:

@@ -1,0 +1,104 @@
+"""``celery -A app singleflight ...``: the operators' commands with the app's own store, prefix and keys.
+
+Here and not beside Celery's other parts, because the command line may use them and not the other way round.
+Celery imports this module whenever ``celery`` starts, so it is light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from singleflight.cli import operate
+from singleflight.cli.access import Access
+from singleflight.cli.inspect import ALL, EVERY, JSON, YES
+from singleflight.cli.voice import Failure, spoken
+from singleflight.errors import SingleflightError
+
+if TYPE_CHECKING:
+    from singleflight.keys import KeyRule
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Let no mistake of a user's become a traceback."""
+        try:
+            return super().invoke(ctx)
+        except SingleflightError as error:
+            raise click.ClickException(spoken(str(error))) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def singleflight(ctx: click.Context) -> None:
+    """See who holds the leases of this app's tasks, and free them."""
+    app = ctx.obj.app
+    if not hasattr(app, "singleflight"):
+        raise Failure("the app has no leases; call singleflight.celery.install(app) where the app is made")
+    app.loader.import_default_modules()
+    app.finalize()
+
+
+@singleflight.command()
+@ALL
+@JSON
+@click.pass_context
+def ls(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
+    """List what is held, waited for, or in its window."""
+    operate.ls(_access(ctx), everything=everything, as_json=as_json)
+
+
+@singleflight.command()
+@click.argument("words", metavar="NAME [ARGUMENTS]", nargs=-1, required=True)
+@JSON
+@click.pass_context
+def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
+    """Show all about one key: a key as `ls` prints it, or a task and its ARGUMENTS as a JSON object."""
+    access = _access(ctx)
+    operate.show(access, access.key(words), as_json=as_json)
+
+
+@singleflight.command()
+@click.argument("words", metavar="NAME [ARGUMENTS]", nargs=-1, required=True)
+@YES
+@JSON
+@click.pass_context
+def evict(ctx: click.Context, words: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
+    """End a lease by force, so that another run can start; a live holder learns that it lost it."""
+    access = _access(ctx)
+    operate.evict(access, access.key(words), yes=yes, as_json=as_json)
+
+
+@singleflight.command()
+@EVERY
+@ALL
+@JSON
+@click.pass_context
+def watch(ctx: click.Context, *, every: float, everything: bool, as_json: bool) -> None:
+    """Watch leases come and go, until Ctrl-C."""
+    operate.watch(_access(ctx), every=every, everything=everything, as_json=as_json)
+
+
+@singleflight.command()
+@JSON
+@click.pass_context
+def doctor(ctx: click.Context, *, as_json: bool) -> None:
+    """Check whether this app's set-up and its store are fit for leases; exit code 1 if not."""
+    from singleflight.cli.doctor import of_celery, report  # noqa: PLC0415 - only this command needs it
+
+    report(of_celery(ctx.obj.app, None), as_json=as_json)
+
+
+def _access(ctx: click.Context) -> Access:
+    from singleflight.celery.runtime import key_rule  # noqa: PLC0415 - not while Celery itself starts
+
+    app = ctx.obj.app
+    runtime = app.singleflight
+
+    def rule(name: str) -> KeyRule | None:
+        task = app.tasks.get(name)
+        policy = None if task is None else runtime.policy(task)
+        return None if policy is None else key_rule(runtime.prefix, task, policy)
+
+    return Access(runtime.leases.store, runtime.prefix, rule)

@@ -1,0 +1,129 @@
+"""Counters and durations of what happens to leases, for Prometheus and OpenTelemetry.
+
+    install(app, listeners=[singleflight.metrics.prometheus()])
+
+================================= ========= ==============================================
+``singleflight_events``           counter   by ``event`` (a `Kind`), ``task`` and ``reason``
+``singleflight_hold_seconds``     histogram by ``task``: from grant to release
+``singleflight_deferral_seconds`` histogram by ``task``: how long a deferred run stays away
+================================= ========= ==============================================
+
+Labels never carry arguments. ``reason`` is a `Reason` or an `Outcome`, else empty. A store that is away is
+``event="store_error"`` and never a conflict. ``granted`` and ``took_over`` together are all grants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from singleflight.errors import ConfigurationError
+from singleflight.events import Kind
+from singleflight.lease import Outcome, Reason
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from prometheus_client import CollectorRegistry
+
+    from singleflight.events import Event, Listener
+
+EVENTS, HOLD, DEFERRAL = "singleflight_events", "singleflight_hold_seconds", "singleflight_deferral_seconds"
+HELP = {
+    EVENTS: "What happened to leases",
+    HOLD: "Seconds from the grant of a lease to its release",
+    DEFERRAL: "Seconds for which a deferred run stays away",
+}
+BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+"""Seconds: tasks take milliseconds or hours."""
+
+REASONS = frozenset([*map(str, Reason), *map(str, Outcome)])
+
+
+class _Meters(Protocol):
+    def count(self, event: str, task: str, reason: str) -> None: ...
+    def observe(self, name: str, task: str, seconds: float) -> None: ...
+
+
+def prometheus(registry: CollectorRegistry | None = None) -> Listener:
+    """Return a listener that counts with ``prometheus_client``; call it once per registry.
+
+    In a prefork pool set ``PROMETHEUS_MULTIPROC_DIR`` for the worker and serve a registry with a
+    `MultiProcessCollector`, as ``prometheus_client`` says: all processes are then counted as one.
+
+    Args:
+        registry: where the metrics are registered; built in, the client's own.
+    """
+    return _listener(_Prometheus(registry))
+
+
+def opentelemetry(meter: Meter | None = None) -> Listener:
+    """Return a listener that counts with OpenTelemetry.
+
+    Args:
+        meter: what makes the instruments; built in, the global provider's meter ``singleflight``.
+    """
+    return _listener(_OpenTelemetry(meter))
+
+
+def _listener(meters: _Meters) -> Listener:
+    def listen(event: Event) -> None:
+        meters.count(str(event.kind), event.task, _label(event.reason))
+        if event.kind is Kind.RELEASED and event.age is not None:
+            meters.observe(HOLD, event.task, event.age)
+        if event.kind is Kind.DEFERRED and event.delay is not None:
+            meters.observe(DEFERRAL, event.task, event.delay)
+
+    return listen
+
+
+def _label(reason: str) -> str:
+    """Return a reason if it is one of few; a sentence names a key, and would be a label of its own."""
+    last = reason.rpartition(": ")[2]
+    return last if last in REASONS else ""
+
+
+def _not_installed(extra: str) -> ConfigurationError:
+    return ConfigurationError(f'{extra} is not installed; type: pip install "singleflight-tasks[{extra}]"')
+
+
+class _Prometheus:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        try:
+            import prometheus_client  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise _not_installed("prometheus") from error
+        where = prometheus_client.REGISTRY if registry is None else registry
+        self._events = prometheus_client.Counter(
+            EVENTS, HELP[EVENTS], ("event", "task", "reason"), registry=where
+        )
+        self._durations = {
+            name: prometheus_client.Histogram(name, HELP[name], ("task",), buckets=BUCKETS, registry=where)
+            for name in (HOLD, DEFERRAL)
+        }
+
+    def count(self, event: str, task: str, reason: str) -> None:
+        self._events.labels(event, task, reason).inc()
+
+    def observe(self, name: str, task: str, seconds: float) -> None:
+        self._durations[name].labels(task).observe(seconds)
+
+
+class _OpenTelemetry:
+    def __init__(self, meter: Meter | None) -> None:
+        try:
+            from opentelemetry import metrics  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise _not_installed("opentelemetry") from error
+        made = meter or metrics.get_meter("singleflight")
+        self._events = made.create_counter(EVENTS, description=HELP[EVENTS])
+        self._durations = {
+            name: made.create_histogram(
+                name, unit="s", description=HELP[name], explicit_bucket_boundaries_advisory=BUCKETS
+            )
+            for name in (HOLD, DEFERRAL)
+        }
+
+    def count(self, event: str, task: str, reason: str) -> None:
+        self._events.add(1, {"event": event, "task": task, "reason": reason})
+
+    def observe(self, name: str, task: str, seconds: float) -> None:
+        self._durations[name].record(seconds, {"task": task})
