@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from singleflight.cli.access import open_store_of
+from singleflight.cli.doctor_redis import of_server
 from singleflight.cli.findings import Finding, Level, of_store
 from singleflight.cli.inspect import JSON, on_store
 from singleflight.cli.voice import Failure, spoken
@@ -58,11 +59,10 @@ def doctor(
 def of_any(store: Store, prefix: str) -> Iterator[Finding]:
     """Look at a store, and at the server behind it where more can be asked of it."""
     yield from of_store(store, prefix)
-    if type(store).__module__ == "singleflight.stores.redis":
-        from singleflight.cli.doctor_redis import of_server  # noqa: PLC0415 - needs the driver
-
+    ask = getattr(store, "ask", None)
+    if ask is not None:
         try:
-            yield from of_server(store)  # type: ignore[arg-type] # the module has one kind of store
+            yield from of_server(ask)
         except Exception as error:  # noqa: BLE001 - whatever a server's INFO lacks, the rest still counts
             yield Finding(Level.WARNING, f"the server could not be looked at: {error}")
 
@@ -77,11 +77,11 @@ def of_celery(app: Any, store: Store | None) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "the app has no leases", remedy)
         return
     try:
-        store = store or runtime.open_leases(remember=BRIEFLY).store
+        looked_at: Store = store or runtime.open_leases(remember=BRIEFLY).store
     except ConfigurationError as error:
         yield Finding(Level.ERROR, str(error))
     else:
-        yield from of_any(store, runtime.prefix)
+        yield from of_any(looked_at, runtime.prefix)
     yield from of_app(app)
 
 

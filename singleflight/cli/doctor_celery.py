@@ -13,14 +13,12 @@ from singleflight.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery import Celery
-
     from singleflight.celery.runtime import Runtime
 
 OURS = ("singleflight", "singleflight.celery.beat:SingleflightScheduler")
 
 
-def of_app(app: Celery) -> Iterator[Finding]:
+def of_app(app: Any) -> Iterator[Finding]:
     """Look at an app that `install` was called for."""
     runtime: Runtime = app.singleflight
     tasks = [task for task in app.tasks.values() if isinstance(task, SingletonTask)]
@@ -56,7 +54,7 @@ def _of_task(runtime: Runtime, task: Any) -> Iterator[Finding]:
         yield Finding(Level.ERROR, f"{task.name}: {error}")
 
 
-def _of_beat(app: Celery) -> Iterator[Finding]:
+def _of_beat(app: Any) -> Iterator[Finding]:
     scheduler = str(app.conf.beat_scheduler)
     if scheduler in OURS:
         yield Finding(Level.OK, "beat shares its ticks: each is sent once, however many replicas there are")

@@ -8,17 +8,17 @@ from singleflight.cli.findings import Finding, Level
 from singleflight.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from singleflight.stores.redis import RedisStore
+    Ask = Callable[[Callable[[Any], Any]], Any]
 
 OLDEST = (6, 2)
 
 
-def of_server(store: RedisStore) -> Iterator[Finding]:
-    """Look at the server; what the user may not see is said, and no reason to stop."""
+def of_server(ask: Ask) -> Iterator[Finding]:
+    """Look at the server behind `RedisStore.ask`; what the user may not see is said, and that is all."""
     try:
-        info: dict[str, Any] = store.ask(lambda client: client.info())
+        info: dict[str, Any] = ask(lambda client: client.info())
     except ConfigurationError as error:
         text = "INFO is not allowed, so version, role, eviction and persistence are unknown"
         yield Finding(Level.WARNING, f"{text} ({error})", "grant +info to whoever runs doctor")
@@ -26,7 +26,7 @@ def of_server(store: RedisStore) -> Iterator[Finding]:
     yield _version(info)
     yield _role(info)
     yield _eviction(info)
-    yield from _persistence(info, store)
+    yield from _persistence(info, ask)
     yield from _replicas(info)
 
 
@@ -56,12 +56,12 @@ def _eviction(info: dict[str, Any]) -> Finding:
     return Finding(Level.ERROR if limit else Level.WARNING, what, remedy)
 
 
-def _persistence(info: dict[str, Any], store: RedisStore) -> Iterator[Finding]:
+def _persistence(info: dict[str, Any], ask: Ask) -> Iterator[Finding]:
     if info.get("aof_enabled"):
         yield Finding(Level.OK, "the server writes an append-only file")
         return
     try:
-        saves = store.ask(lambda client: client.config_get("save"))
+        saves = ask(lambda client: client.config_get("save"))
     except ConfigurationError as error:
         text = f"no append-only file, and CONFIG GET is not allowed, so snapshots are unknown ({error})"
         yield Finding(Level.WARNING, text, "grant +config|get to whoever runs doctor")

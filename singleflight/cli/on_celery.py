@@ -98,7 +98,8 @@ def _access(ctx: click.Context) -> Access:
 
     def rule(name: str) -> KeyRule | None:
         task = app.tasks.get(name)
-        policy = None if task is None else runtime.policy(task)
-        return None if policy is None else key_rule(runtime.prefix, task, policy)
+        if task is None or (policy := runtime.policy(task)) is None:
+            return None
+        return key_rule(runtime.prefix, task, policy)
 
     return Access(runtime.leases.store, runtime.prefix, rule)
