@@ -22,13 +22,7 @@ from random import uniform
 from singleflight import Lease, Outcome, StoreUnavailable, try_lease
 from singleflight.stores import open_store
 from tests.support.child import DIE_WITH_PARENT
-
-FAKETIME = {
-    "LD_PRELOAD": "libfaketime.so.1",
-    # Without this, waits that go by the monotonic clock hang.
-    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    "FAKETIME_NO_CACHE": "1",
-}
+from tests.support.servers import missing
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,15 @@ class Count:
     updates: int
     refused: int
     now: float
+
+
+def wrong_clock(offset: str) -> dict[str, str]:
+    """Return the variables that put a process's clock off, such as by "+1h"."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        missing("libfaketime", "sudo apt-get install faketime")
+    # Monotonic time stays right: waits that go by it would hang.
+    return {"LD_PRELOAD": str(found[0]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def run(crowd: Crowd, timeout: float = 100) -> list[Count]:
@@ -115,7 +118,7 @@ class Member:
         for _ in range(self.crowd.each):
             while not isinstance(lease := self.ask(), Lease):
                 self.refused += 1
-                pause(uniform(0.02, 0.06))
+                pause(uniform(0.02, 0.2))
             self.update()
             lease.release(Outcome.FINISHED)
 

@@ -1,0 +1,91 @@
+"""Many processes on one SQL or DynamoDB store: nobody is inside together, whatever dies or is set wrong.
+
+The witness is a counter in a file, far from the store: an update that two made at once is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from tests.support.crowd import Crowd, run, wrong_clock
+
+if TYPE_CHECKING:
+    from tests.support.databases import MariaServer, PostgresServer
+    from tests.support.dynamo import Ministack
+
+SERVERS = ("postgresql", "mariadb", "ministack")
+STORES = (*SERVERS, "sqlite")
+HOUR = 3600
+
+
+@pytest.fixture
+def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> Crowd:
+    """A crowd of 20 on the store that the test's parameter names: 4 processes of 5 threads."""
+    if request.param == "sqlite":
+        url = str(request.getfixturevalue("sqlite_url"))
+    else:
+        server: PostgresServer | MariaServer | Ministack = request.getfixturevalue(request.param)
+        url = server.url
+    return Crowd(url, f"crowd-{uuid4().hex}", str(tmp_path / "counter"), ttl=10.0)
+
+
+def changed(crowd: Crowd, **changes: object) -> Crowd:
+    """Return a crowd with other settings."""
+    return Crowd(**{**vars(crowd), **changes})  # type: ignore[arg-type] - a typo fails at once
+
+
+def counter(crowd: Crowd) -> int:
+    """Return what the file says."""
+    return int(Path(crowd.counter).read_text())
+
+
+def shortest(crowd: Crowd) -> float:
+    """Return the shortest lease that the store can keep."""
+    return 5.0 if crowd.url.startswith("dynamodb") else 2.0
+
+
+@pytest.mark.parametrize("crowd", STORES, indirect=True)
+def test_no_update_is_lost(crowd: Crowd) -> None:
+    """Three times two hundred updates by twenty at once add exactly six hundred."""
+    counts = run(changed(crowd, each=30, dawdle=0.001))
+
+    assert counter(crowd) == sum(count.updates for count in counts) == 600
+    assert sum(count.refused for count in counts) > 0, "nobody ever met anybody: nothing was tried"
+
+
+@pytest.mark.parametrize("crowd", STORES, indirect=True)
+def test_a_holder_that_is_killed_loses_only_its_own_update(crowd: Crowd) -> None:
+    """A process that is killed inside its update leaves the lease to the others, and the count exact."""
+    start = time.monotonic()
+    counts = run(changed(crowd, each=5, ttl=shortest(crowd), suicide=True))
+
+    assert counter(crowd) == sum(count.updates for count in counts)
+    assert sorted(count.updates for count in counts)[1:] == [25, 25, 25], "the others did not go on"
+    assert min(count.updates for count in counts) == 2, "nobody was killed"
+    assert time.monotonic() - start > shortest(crowd) / 2, "nobody had to wait for the dead one's lease"
+
+
+@pytest.mark.parametrize("crowd", ["postgresql", "mariadb", "sqlite"], indirect=True)
+def test_fifty_first_claims_at_once_give_one_grant(crowd: Crowd) -> None:
+    """Of fifty processes that claim a key nobody knows at the same moment, one is granted, none fails."""
+    counts = run(changed(crowd, processes=50, threads=1, once=True, timeout=60))
+
+    assert [sum(count.updates for count in counts), sum(count.refused for count in counts)] == [1, 49]
+
+
+@pytest.mark.parametrize("crowd", SERVERS, indirect=True)
+def test_clocks_that_are_an_hour_off_change_nothing(crowd: Crowd) -> None:
+    """With machines an hour ahead and an hour behind, each with a process that dies, the count is exact."""
+    clocks = [wrong_clock("+1h"), wrong_clock("-1h")]
+    counts = run(changed(crowd, each=5, ttl=shortest(crowd), suicide=True, environments=clocks))
+
+    assert counter(crowd) == sum(count.updates for count in counts)
+    assert sorted(count.updates for count in counts) == [2, 2, 25, 25]
+    here = time.time()
+    offsets = sorted(round((count.now - here) / HOUR) for count in counts)
+    assert offsets == [-1, -1, 1, 1], "the clocks were not off"
