@@ -140,6 +140,22 @@ def test_rows_whose_life_is_over_go_in_passing(
 
 
 @every_database
+def test_a_window_is_kept_to_the_millisecond(store: SqlStore, key: str) -> None:
+    """Granted; refused within a thousand milliseconds; granted when one more has passed."""
+    start = ran(store, key, "a", window_ms=1000).started_ms
+    refusals, answer = 0, claim(store, key, "b", window_ms=1000)
+    deadline = time.monotonic() + 30
+    while isinstance(answer, Busy) and time.monotonic() < deadline:
+        refusals += 1
+        time.sleep(answer.retry_after)
+        answer = claim(store, key, "b", window_ms=1000)
+
+    assert isinstance(answer, Granted)
+    assert answer.started_ms > start + 1000
+    assert refusals >= 1
+
+
+@every_database
 def test_a_refusal_writes_nothing(url: str, store: SqlStore, key: str) -> None:
     """Somebody who is refused and does not wait leaves the row untouched."""
     granted(store, key, "a")
