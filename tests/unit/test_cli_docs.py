@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from singleflight import Kind
 from singleflight.cli.exits import Exit
 from singleflight.cli.group import group
@@ -16,7 +14,6 @@ from singleflight.cli.run import run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is only in a checkout")
 def test_the_page_names_every_command_option_and_exit_code() -> None:
     """What can be typed is documented, and so is what comes back."""
     page = (DOCS / "cli.md").read_text("utf-8")
@@ -32,7 +29,6 @@ def test_the_page_names_every_command_option_and_exit_code() -> None:
     assert [kind for kind in Kind if f"`{kind}`" not in page] == []
 
 
-@pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is only in a checkout")
 def test_the_dashboard_asks_for_metrics_and_events_that_exist() -> None:
     """Every query names our metrics, and every event in it is one of ours."""
     from singleflight.metrics import DEFERRAL, EVENTS, HOLD
