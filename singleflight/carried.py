@@ -23,6 +23,8 @@ class Carried:
     """Once deferred as no duplicate (a redelivery, a child of the holder), a run never is one."""
     slot: str | None = None
     """The key whose waiting slot the publisher has asked for in the run's name."""
+    joins: str | None = None
+    """The run that this one has met, and whose result it takes over."""
 
     @classmethod
     def read(cls, header: object) -> Carried:
@@ -34,13 +36,14 @@ class Carried:
         if not isinstance(header, Mapping):
             return cls()
         options, deferrals, since = header.get("options"), header.get("deferrals"), header.get("since")
-        slot = header.get("slot")
+        slot, joins = header.get("slot"), header.get("joins")
         return cls(
             options if options is None or options is False else Singleton.from_header(options),
             deferrals if isinstance(deferrals, int) and deferrals > 0 else 0,
             float(since) if isinstance(since, int | float) else None,
             header.get("kin") is True,
             slot if isinstance(slot, str) else None,
+            joins if isinstance(joins, str) else None,
         )
 
     def write(self) -> dict[str, object]:
@@ -54,17 +57,23 @@ class Carried:
             header["kin"] = True
         if self.slot is not None:
             header["slot"] = self.slot
+        if self.joins is not None:
+            header["joins"] = self.joins
         return header
 
-    def deferred(self, *, kin: bool) -> Carried:
+    def deferred(self, *, kin: bool, joins: str | None = None) -> Carried:
         """Return what the same run carries after one more deferral."""
         return replace(
-            self, deferrals=self.deferrals + 1, since=self.since or time.time(), kin=self.kin or kin
+            self,
+            deferrals=self.deferrals + 1,
+            since=self.since or time.time(),
+            kin=self.kin or kin,
+            joins=joins or self.joins,
         )
 
     def started(self) -> Carried:
         """Return what a retry of this run carries: it has not waited yet."""
-        return replace(self, deferrals=0, since=None, kin=False)
+        return replace(self, deferrals=0, since=None, kin=False, joins=None)
 
     @property
     def patient(self) -> bool:

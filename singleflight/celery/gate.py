@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 
-from singleflight.celery import abort, endings
+from singleflight.celery import abort, endings, joining
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery
 from singleflight.celery.publish import AGAIN
 from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
@@ -21,6 +21,7 @@ from singleflight.events import Event, Kind, logger
 from singleflight.flight import holding, new_token
 from singleflight.keys import short_key
 from singleflight.lease import Busy, Lease, Outcome, Reason
+from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,24 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     if policy is None or request is None:
         before()
         return body()
+    other = joining.met(task, policy, delivery.carried)
+    if other is not None and other.is_over:
+        return other.take_over()
+    if other is not None and other.retries:
+        return _refused(runtime, task, policy, delivery, request, other.busy)
+    return _claim(runtime, task, policy, delivery, request, body, before)
+
+
+def _claim(
+    runtime: Runtime,
+    task: Task,
+    policy: Policy,
+    delivery: Delivery,
+    request: Request,
+    body: Callable[[], Any],
+    before: Callable[[], None],
+) -> Any:
+    context = task.request
     try:
         answer = runtime.leases.claim(
             request,
@@ -66,15 +85,20 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
         )
     except StoreUnavailable as error:
         return _without_store(runtime, task, policy, delivery, request, error, body, before)
-    if isinstance(answer, Lease):
-        if policy.at_publish:
-            context.__dict__[AGAIN] = 0.0  # until the body publishes its own retry
-        return _under(answer, task, delivery, body, before)
-    if runtime.enabled == "observe":
-        runtime.leases.tell(Kind.OBSERVED, request, answer)
-        before()
-        return body()
-    return _refused(runtime, task, policy, delivery, request, answer)
+    if isinstance(answer, Busy):
+        if runtime.enabled == "observe":
+            runtime.leases.tell(Kind.OBSERVED, request, answer)
+            before()
+            return body()
+        return _refused(runtime, task, policy, delivery, request, answer)
+    other = joining.met(task, policy, delivery.carried)  # again: it may have ended since the first look
+    if other is not None and other.is_over:
+        context.__dict__[LEASE] = answer
+        answer.began = delivery.returning
+        return other.take_over()
+    if policy.at_publish:
+        context.__dict__[AGAIN] = 0.0  # until the body publishes its own retry
+    return _under(answer, task, delivery, body, before)
 
 
 def release(context: Any, state: str | None) -> None:
@@ -111,6 +135,10 @@ def _under(
         return body()
 
 
+_JOINED = (Reason.RUNNING, Reason.WINDOW)
+"""Why a claim is refused by a run whose result is, or will be, there to take over."""
+
+
 def _refused(
     runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
 ) -> Any:
@@ -127,8 +155,6 @@ def _refused(
         and endings.is_known(task, busy.run_id)
     ):
         step = Defer(1.0)
-    if isinstance(step, Skip | Refuse) and (carried.slot or busy.waiting == delivery.run_id):
-        runtime.leave(request.key, delivery, ended=True)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)
@@ -140,13 +166,22 @@ def _refused(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
                     task.name, delivery.run_id, carried.deferrals, short_key(request.key),
                 )  # fmt: skip
-            return endings.defer(task, carried.deferred(kin=kin or busy.resumed), delay)
+            met = policy.on_conflict == "join" and busy.reason in _JOINED and not (kin or busy.resumed)
+            joins = busy.run_id if met else None
+            return endings.defer(task, carried.deferred(kin=kin or busy.resumed, joins=joins), delay)
         case Refuse():
             tell(Kind.REFUSED, request, busy)
+            if carried.slot is not None or busy.waiting == delivery.run_id:
+                runtime.leave(request.key, delivery)
             raise Conflict(f"{task.name}: {busy}")
         case Skip(gave_up):
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
-            return endings.skip(task, policy, f"duplicate of run {busy.run_id} ({busy.reason})")
+            try:
+                return endings.skip(task, policy, f"duplicate of run {busy.run_id} ({busy.reason})")
+            finally:
+                if carried.slot is not None or busy.waiting == delivery.run_id:
+                    # Recorded as ended only once its end is stored: a copy must be able to do that again.
+                    runtime.leave(request.key, delivery, ended=policy.skip_result is UNSET)
 
 
 def _without_store(

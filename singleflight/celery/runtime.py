@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.carried import Carried
+from singleflight.celery import joining
 from singleflight.decisions import slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger
@@ -132,10 +133,12 @@ class Runtime:
             ConfigurationError: naming the remedy.
         """
         backend = str(task.app.conf.result_backend or "")
+        if policy.on_conflict == "join":
+            joining.check_backend(backend)
         if policy.at_publish and backend.startswith("rpc"):
             raise ConfigurationError(
-                f"{task.name}: at_most_one={policy.at_most_one!r} gives a duplicate's publisher another run's "
-                "result, but rpc:// shows a result to its own publisher only; "
+                f"{task.name}: at_most_one={policy.at_most_one!r} gives a duplicate's publisher another "
+                "run's result, but rpc:// shows a result to its own publisher only; "
                 "use a result backend that all can read, such as redis://, or none"
             )
 
@@ -182,9 +185,11 @@ class Runtime:
         if key is None:
             return None
         carried, wait, first = delivery.carried, 0.0, False
+        # A run that joins needs no turn of its own; a reservation would outlive it.
+        patient = carried.patient and carried.joins is None
         keeps_slot = policy.at_publish and (carried.kin or delivery.returning)
-        if policy.one_waits or carried.patient or keeps_slot:
-            wait, first = slot_wait(carried.deferrals), carried.patient
+        if policy.one_waits or patient or keeps_slot:
+            wait, first = slot_wait(carried.deferrals), patient
         return Request(
             key=key,
             task=task.name,

@@ -16,6 +16,7 @@ from celery import exceptions
 from celery.app.task import Task
 from celery.utils.imports import symbol_by_name
 
+from singleflight.celery import joining
 from singleflight.celery.request import SingletonRequest
 from singleflight.celery.runtime import key_rule
 from singleflight.celery.task import SingletonTask, declared
@@ -111,13 +112,7 @@ def upgrade(task: Any) -> None:
 def _check(task: Any, options: Any) -> None:
     policy = resolve(None, options, None)
     if policy.on_conflict == "join":
-        raise ConfigurationError(
-            "on_conflict='join' is not available for Celery in this version; "
-            "skip, defer, coalesce and raise are"
-        )
-    app = task.app
-    if app.configured and hasattr(app, "singleflight"):  # else worker and publisher look at the settings
-        app.singleflight.check_results(task, policy)
+        joining.check(task, policy)
     for text in key_rule(PREFIX, task, policy).warnings():
         warnings.warn(text, stacklevel=2)
 

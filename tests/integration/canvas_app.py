@@ -16,6 +16,7 @@ MODES: dict[str, Singleton] = {
     "skip_result": Singleton(by="key", skip_result="skipped"),
     "defer": Singleton(by="key", on_conflict="defer"),
     "coalesce": Singleton(by="key", on_conflict="coalesce"),
+    "join": Singleton(by="key", on_conflict="join"),
     "raise": Singleton(by="key", on_conflict="raise"),
 }
 

@@ -107,3 +107,11 @@ def decoded(self: Task, key: str, values: Any) -> Any:
     """Have an argument that its serializer changes."""
     work(self, key)
     return values
+
+
+@shared_task(
+    name="join", bind=True, max_retries=None, singleton=Singleton(by="key", ttl=TTL, on_conflict="join")
+)
+def join(self: Task, key: str, **how: Any) -> Any:
+    """Be joined by duplicates; the result is the run's own id."""
+    return work(self, key, **how)

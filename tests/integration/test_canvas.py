@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.smoke
 
-GOES_ON = ("skip_result", "defer", "coalesce")
-WAITS = ("defer", "coalesce")
+GOES_ON = ("skip_result", "defer", "coalesce", "join")
+WAITS = ("defer", "coalesce", "join")
 SECONDS = 30
 """No flow may take longer from the moment in which it can be decided."""
 
@@ -248,6 +248,9 @@ STOPPED: dict[str, list[str]] = {
 }
 """The states of a flow whose duplicate ends it, head to tail; `stop` is REVOKED, or FAILURE for `raise`."""
 
+JOINED = {"header_several": 2, "header_all": 2, "header_twice": 2}
+"""How many results of a flow are taken over from the run in the way, if not one."""
+
 UNORDERED = ("header_equal", "header_twice", "header_nested", "nested")
 """Which of two equal ones waits is chance, and Celery orders inner groups as it likes."""
 
@@ -279,7 +282,7 @@ def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
         # A key has one waiting slot; of two equal ones that can run, one does.
         decided = sum(
             (len(set(f.duplicates)) if f.mode == "coalesce" else len(f.duplicates))
-            - (f.shape == "header_equal" and f.mode == "defer")
+            - (f.shape == "header_equal" and f.mode != "coalesce")
             for f in waiting
         )
         until(
@@ -287,6 +290,7 @@ def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
         )
         (rig.folder / "gate").touch()
         for lease in HELD.values():
+            rig.app.backend.store_result(lease.run_id, "joined", "SUCCESS")
             lease.release()
         HELD.clear()
         await_ready(table.values())
@@ -329,7 +333,9 @@ def test_a_flow_with_a_duplicate_ends(flows: dict[tuple[str, str], Flow], shape:
     if shape != "header_equal":
         ran = sum(len(flow.rig.runs(key)) for key in set(flow.duplicates))
         waits = len(set(flow.duplicates)) if mode == "coalesce" else len(flow.duplicates)
-        assert ran == (waits if mode in WAITS else 0)
+        assert ran == (waits if mode in ("defer", "coalesce") else 0)
+    if mode == "join" and shape != "header_equal":
+        assert [r.result for r in flow.results].count("joined") == JOINED.get(shape, 1)
 
 
 @pytest.mark.parametrize("mode", MODES)

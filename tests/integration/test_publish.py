@@ -245,6 +245,10 @@ def test_flows_links_and_preset_ids_are_always_sent(rig: Rig) -> None:
     assert first.get(timeout=10) == first.id
 
 
+def plain() -> None:
+    """Do nothing."""
+
+
 KILLED = """
 import os, signal, sys
 from tests.integration.publish_app import app
@@ -303,10 +307,11 @@ def test_a_skipped_run_leaves_no_slot(rig: Rig) -> None:
 
 
 def test_results_that_only_their_publisher_sees_are_refused() -> None:
-    """`rpc://` cannot give a duplicate's publisher another run's result: refused at declaration."""
+    """`rpc://` cannot give a duplicate's publisher another run's result: refused when publishing."""
     app = worker_app.make_app("memory://", "rpc://", "memory://")
-    assert app.conf.result_backend == "rpc://"
-    task = app.task(name="refused", singleton=Singleton(at_most_one="waiting_or_running"))(lambda: None)
+    task = app.task(name="refused", shared=False, singleton=Singleton(at_most_one="waiting_or_running"))(
+        plain
+    )
 
     with pytest.raises(ConfigurationError, match="rpc://"):
         task.delay()

@@ -1,0 +1,103 @@
+"""``on_conflict="join"``: a duplicate takes over how the run it met has ended, as soon as that is known."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from billiard.exceptions import WorkerLostError
+from celery import states
+
+from singleflight.errors import ConfigurationError
+from singleflight.lease import Busy, Reason
+
+if TYPE_CHECKING:
+    from celery import Task
+
+    from singleflight.carried import Carried
+    from singleflight.policy import Policy
+
+UNREADABLE = ("", "disabled", "rpc")
+"""Result backends, by scheme, from which no worker can read another run's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """The run that was met, as the result backend knows it."""
+
+    run_id: str
+    state: str
+    result: Any
+
+    @property
+    def retries(self) -> bool:
+        """True if it has failed and will be tried again: its key is free meanwhile."""
+        return bool(self.state == states.RETRY)
+
+    @property
+    def busy(self) -> Busy:
+        """What a claim would be told if it kept its key meanwhile."""
+        return Busy(Reason.RUNNING, self.run_id, math.inf)
+
+    @property
+    def is_over(self) -> bool:
+        """True if it has an outcome to take over; one that was revoked, or lost its process, has none."""
+        if self.state == states.FAILURE:
+            return isinstance(self.result, Exception) and not isinstance(self.result, WorkerLostError)
+        return bool(self.state == states.SUCCESS)
+
+    def take_over(self) -> Any:
+        """Return what it returned, or raise what it raised."""
+        if self.state == states.SUCCESS:
+            return self.result
+        raise self.result
+
+
+def met(task: Task, policy: Policy, carried: Carried) -> Other | None:
+    """Look how the run is doing that a message waits for; None if it joins none."""
+    run_id = carried.joins
+    if policy.on_conflict != "join" or run_id is None:
+        return None
+    try:
+        meta = task.backend.get_task_meta(run_id)
+    except Exception:  # noqa: BLE001 - whatever the driver raises: no answer is no result
+        return Other(run_id, states.PENDING, None)
+    return Other(run_id, meta["status"], meta.get("result"))
+
+
+def check(task: Any, policy: Policy) -> None:
+    """Refuse to join where that could never work, or would hand out the wrong result.
+
+    Raises:
+        ConfigurationError: naming the remedy.
+    """
+    if task.ignore_result:
+        raise ConfigurationError(
+            "on_conflict='join' takes over a result, and ignore_result=True keeps none; leave one of them out"
+        )
+    if policy.name is not None:
+        raise ConfigurationError(
+            f"on_conflict='join' with name={policy.name!r} would take over another task's result; "
+            "leave one of them out"
+        )
+    if policy.by == () and not policy.by_given and inspect.signature(task.run).parameters:
+        raise ConfigurationError(
+            "on_conflict='join' without `by` would hand the result of one call to calls with other "
+            "arguments; write by='*', or by=() if that is meant"
+        )
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a result backend that no worker can read.
+
+    Raises:
+        ConfigurationError: naming the remedy.
+    """
+    if backend.partition(":")[0] in UNREADABLE:
+        raise ConfigurationError(
+            "on_conflict='join' takes over a result, and "
+            f"{f'{backend}' if backend else 'an app without a result backend'} shows none to a worker; set "
+            "result_backend to one that all can read, such as redis://"
+        )
