@@ -107,13 +107,17 @@ class _Prometheus:
         self._durations[name].labels(task).observe(seconds)
 
 
+def _global_meter() -> Meter:
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise _not_installed("opentelemetry") from error
+    return metrics.get_meter("singleflight")
+
+
 class _OpenTelemetry:
     def __init__(self, meter: Meter | None) -> None:
-        try:
-            from opentelemetry import metrics  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise _not_installed("opentelemetry") from error
-        made = meter or metrics.get_meter("singleflight")
+        made = _global_meter() if meter is None else meter
         self._events = made.create_counter(EVENTS, description=HELP[EVENTS])
         self._durations = {
             name: made.create_histogram(
