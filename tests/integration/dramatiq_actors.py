@@ -29,13 +29,19 @@ with warnings.catch_warnings():
 BROKER, STORE, ENABLED = "BROKER_URL", "STORE_URL", "SINGLEFLIGHT_ENABLED"
 
 
-def make_broker(url: str, store: str | None = None, enabled: Any = True) -> RedisBroker:
-    """Return a broker that finds out soon when a worker has died."""
-    broker = RedisBroker(url=url, heartbeat_timeout=3_000, maintenance_chance=1_000_000)
+def make_broker(url: str, store: str | None = None, enabled: Any = True) -> Any:
+    """Return a broker that finds out soon when a worker has died; RabbitMQ needs a store for all else."""
+    results = url
+    if url.startswith("amqp:"):
+        from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+        broker, results = RabbitmqBroker(url=url, confirm_delivery=True), str(store)
+    else:
+        broker = RedisBroker(url=url, heartbeat_timeout=3_000, maintenance_chance=1_000_000)
     install(broker, store, enabled=enabled)
     broker.add_middleware(CurrentMessage())
-    broker.add_middleware(Results(backend=RedisBackend(url=url)))
-    broker.add_middleware(GroupCallbacks(RateLimits(url=url)))
+    broker.add_middleware(Results(backend=RedisBackend(url=results)))
+    broker.add_middleware(GroupCallbacks(RateLimits(url=results)))
     return broker
 
 
@@ -68,7 +74,7 @@ def after(_result: Any = None, key: str = "after") -> None:
 class Actors:
     """The actors, declared on one broker."""
 
-    def __init__(self, broker: RedisBroker) -> None:
+    def __init__(self, broker: Any) -> None:
         options: dict[str, Any] = {"broker": broker, "store_results": True}
         quick = {"max_retries": 3, "min_backoff": 200, "max_backoff": 1_000}
         self.broker = broker

@@ -39,6 +39,8 @@ class Server:
     """Who the server runs as when the tests run as root, whom databases refuse; empty: the same."""
     ready: ClassVar[str] = ""
     """What it prints when it is up."""
+    patience: ClassVar[float] = 30
+    """Seconds that its start may take on a busy machine."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"singleflight-{self.name}-"))
@@ -96,7 +98,7 @@ class Server:
                     self._process.poll() is not None
                     or self.is_up(log.read_bytes()[start:].decode(errors="replace"))
                 ),
-                30,
+                self.patience,
                 f"the start of {self.name}",
             )
             assert self._process.poll() is None, f"{self.name} did not start:\n{log.read_text()}"

@@ -34,6 +34,7 @@ class Rig:
         install: keywords of `singleflight.celery.install`.
         store: the store's URL instead of the server's own; "" for none at all.
         store_server: a running server that holds the leases, and outlives the rig.
+        broker_url: another broker; the rig's own server then keeps results only.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Rig:
         install: dict[str, Any] | None = None,
         store: str | None = None,
         store_server: ValkeyServer | None = None,
+        broker_url: str = "",
     ) -> None:
         self.folder = folder
         self.conf, self.install = conf or {}, install or {}
         self.broker, self.store = ValkeyServer(), store_server or ValkeyServer()
+        self.broker_url = broker_url or self.broker.url
         self._own_store = store_server is None
         self.store_url = self.store.url if store is None else store
         self.log = BodyLog(folder / "bodies.log")
@@ -59,7 +62,9 @@ class Rig:
             if self._own_store:
                 self.store.start()
             url = self.broker.url
-            self.app = worker_app.make_app(url, url, self.store_url or None, self.conf, self.install)
+            self.app = worker_app.make_app(
+                self.broker_url, url, self.store_url or None, self.conf, self.install
+            )
             # A result that is collected unsubscribes: for twenty seconds if its server is gone, and for ever
             # if that happens within another's unsubscription, whose lock before Celery 5.5 it waits for.
             self.app.backend.remove_pending_result = lambda _: None
@@ -83,10 +88,9 @@ class Rig:
 
     def worker(self, *, ready: bool = True, **options: Any) -> WorkerContainer:
         """Start one more worker; takes what `WorkerContainer` takes."""
-        url = self.broker.url
         env = {
-            "CELERY_BROKER_URL": url,
-            "CELERY_RESULT_BACKEND": url,
+            "CELERY_BROKER_URL": self.broker_url,
+            "CELERY_RESULT_BACKEND": self.broker.url,
             worker_app.STORE: self.store_url,
             worker_app.CONF: json.dumps(self.conf),
             worker_app.INSTALL: json.dumps(self.install),
