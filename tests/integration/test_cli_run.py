@@ -324,7 +324,7 @@ def test_five_hosts_run_each_planned_time_once(program: Program, log: BodyLog, l
 
     With -n, those who come while it runs give up; with -N they wait, in case that the one who runs it dies.
     """
-    rounds = int(os.environ.get("OCCURRENCE_ROUNDS", "3"))
+    rounds = int(os.environ.get("OCCURRENCE_ROUNDS", "2"))
     spread = float(os.environ.get("OCCURRENCE_SPREAD", "0.5"))
     chance = random.Random(1)  # the spread, not the outcome, is the same each time
     for number in range(rounds):

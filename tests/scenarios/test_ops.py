@@ -36,7 +36,7 @@ WORKS = "with log.body('lk', sys.argv[1]) as body: body.work(float(sys.argv[2]))
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
     """A running server that no test spoils."""
-    with ValkeyServer() as running:
+    with ValkeyServer("--repl-diskless-sync-delay", "0") as running:  # its replica need not wait
         yield running
 
 
