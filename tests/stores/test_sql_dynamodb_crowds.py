@@ -51,10 +51,12 @@ def shortest(crowd: Crowd) -> float:
 
 @pytest.mark.parametrize("crowd", STORES, indirect=True)
 def test_no_update_is_lost(crowd: Crowd) -> None:
-    """Three times two hundred updates by twenty at once add exactly six hundred."""
-    counts = run(changed(crowd, each=30, dawdle=0.001))
+    """Two hundred updates by twenty at once add exactly two hundred; in a database, three times as many."""
+    # The emulator takes as much of the machine as all of its clients.
+    each = 10 if crowd.url.startswith("dynamodb") else 30
+    counts = run(changed(crowd, each=each, dawdle=0.001))
 
-    assert counter(crowd) == sum(count.updates for count in counts) == 600
+    assert counter(crowd) == sum(count.updates for count in counts) == 20 * each
     assert sum(count.refused for count in counts) > 0, "nobody ever met anybody: nothing was tried"
 
 
