@@ -26,6 +26,9 @@ RESERVES = 5.0
 SHORTEST, LONGEST = 0.03, 0.5
 """Seconds between two questions."""
 
+TRIES = 3
+"""How often whoever may wait asks a store that has never answered: many who start at once may hinder it."""
+
 SHARE = 20
 """The one who is next asks often, but spends at most this part of its time asking."""
 
@@ -37,8 +40,8 @@ class Interrupted(Exception):
 def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -> Lease | Busy:
     """Claim until granted, for ``wait`` seconds at most (0: once, infinity: for ever).
 
-    A store that has answered before may be away for a ttl before waiting is given up. Whoever gives up
-    leaves the waiting slot.
+    A store that has answered before may be away for a ttl before waiting is given up, another one for a few
+    tries. Whoever gives up leaves the waiting slot.
 
     Raises:
         Interrupted: if a signal ends the waiting.
@@ -56,7 +59,7 @@ def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -
 
 def _ask(leases: Leases, request: Request, signals: Signals, wait: float) -> Lease | Busy:
     began = heard = monotonic()
-    pause, answered = SHORTEST, False
+    pause, tries = SHORTEST, TRIES
     while True:
         sent = monotonic()
         claim = replace(
@@ -68,13 +71,14 @@ def _ask(leases: Leases, request: Request, signals: Signals, wait: float) -> Lea
         try:
             answer = leases.claim(claim, patient=True, on_lost=lambda _: signals.rouse())
         except StoreUnavailable:
-            if not answered or sent - heard > request.ttl or sent - began >= wait:
+            tries -= 1
+            if tries == 0 or sent - heard > request.ttl or sent - began >= wait:
                 raise
             pause = LONGEST
         else:
             if isinstance(answer, Lease):
                 return answer
-            answered, heard = True, monotonic()
+            tries, heard = -1, monotonic()  # from now on, only time counts
             if answer.reason is Reason.FINISHED or heard - began >= wait:
                 return answer
             pause = _pause(answer, request, asked=heard - sent, before=pause)
