@@ -57,6 +57,9 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     name = plan.request.task
     try:
         store = open_store(plan.store, remember=OCCURRENCES if plan.planned else REMEMBER)
+    except ConfigurationError as error:  # nothing has been asked yet: the URL is wrong, or a driver missing
+        raise Failure(str(error), Exit.USAGE) from error
+    try:
         if plan.planned and _forgotten(store, plan.request):
             raise Failure(f"{name}: too many later runs are known to tell if this one was", plan.conflict)
         answer = obtain(Leases(store), plan.request, signals, wait=plan.wait)

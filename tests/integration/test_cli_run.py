@@ -292,8 +292,10 @@ def test_the_environment_passes_through(program: Program, shared: ValkeyServer, 
 
 def test_as_process_1_it_reaps_orphans_and_ends_on_term(program: Program) -> None:
     """As a container's first process it collects orphans, and TERM, which the kernel would drop, ends it."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-Urpf", "true"]).returncode:
-        missing("unshare with user namespaces", "sudo apt-get install util-linux")
+    if shutil.which("unshare") is None:
+        missing("unshare", "sudo apt-get install util-linux")
+    if subprocess.run(["unshare", "-Urpf", "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this kernel, or the container that the tests are in, allows no namespaces")
     script = (
         "(sh -c 'sleep 0.2 & :' &); sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; echo pid $PPID;"
         "trap 'exit 6' TERM; echo ready; while :; do sleep 0.02; done"
