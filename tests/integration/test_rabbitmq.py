@@ -221,6 +221,11 @@ def test_celery_defers_on_quorum_queues_by_native_delayed_delivery(
     gate = tmp_path / "gate"
     options = {"queue": "special", "singleton": Singleton(by="key", on_conflict="defer", ttl=30)}
     with Rig(tmp_path, broker_url=rabbit.url, conf=QUORUM) as rig:
+        with rig.app.connection_for_write() as connection:
+            for (
+                queue
+            ) in rig.app.amqp.queues.values():  # a Celery 5.5 worker binds to all, but declares its own
+                queue(connection.default_channel).declare()
         rig.start(1, name="quorum", args=["-Q", "special,other"])
         logs = rig.workers[0].logs
         first = rig.send("late", "quorum", options, gate=str(gate))
