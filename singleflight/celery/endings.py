@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 PUBLISH_TRIES = 5
 """How often a deferral of an early-acknowledged message is tried, with pauses of 1, 2, 4, 8 s between."""
+
+BROKERS = re.compile(r"redelivered$|x-(first-|last-)?death")
+"""What the broker says of a delivery. Celery's Context collects it among the custom headers, and if RabbitMQ
+meets its own history again, it takes the next delay for a circle and keeps the message for good."""
+
+DELAY = re.compile(r"^(?:[01]\.){28}")
+"""What a delay by RabbitMQ leaves before a routing key."""
 
 
 def skip(task: Task, policy: Policy, why: str) -> Any:
@@ -86,9 +94,9 @@ def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
 
 def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     request = task.request
-    headers = {**(request.headers or {}), HEADER: carried.write()}
-    headers.pop("redelivered", None)  # Celery's Context collects it among the custom headers
-    options: dict[str, Any] = {"countdown": int(delay), "headers": headers}
+    headers = {name: value for name, value in (request.headers or {}).items() if not BROKERS.match(name)}
+    headers[HEADER] = carried.write()
+    options: dict[str, Any] = {"countdown": int(delay), "headers": headers, "queue": _quorum_queue(task)}
     content_type = (request.properties or {}).get(CONTENT_TYPE)
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
@@ -99,6 +107,21 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
         signature.apply_async(add_to_parent=False)
     finally:
         request.called_directly = direct
+
+
+def _quorum_queue(task: Task) -> str | None:
+    """Return the queue that a run must come back to, if Celery would take the default one instead.
+
+    That is so where it hands delayed messages to RabbitMQ: in an app with quorum queues.
+    """
+    queues = task.app.amqp.queues
+    if not any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues.values()):
+        return None
+    consumed = queues.consume_from
+    if len(consumed) == 1:
+        return str(next(iter(consumed)))
+    key = DELAY.sub("", (task.request.delivery_info or {}).get("routing_key") or "")
+    return next((name for name, queue in consumed.items() if key in (queue.routing_key, name)), None)
 
 
 def _ignores_result(task: Task) -> bool:

@@ -210,10 +210,6 @@ def test_celery_brings_the_run_of_a_killed_worker_back_within_its_ttl(rig: Rig) 
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery has quorum queues since 5.5")
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a deferral publishes x-death again, which RabbitMQ takes for a circle, and to the default queue",
-)
 def test_celery_defers_on_quorum_queues_by_native_delayed_delivery(
     rabbit: RabbitServer, tmp_path: Path
 ) -> None:
