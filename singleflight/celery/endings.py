@@ -46,7 +46,7 @@ def skip(task: Task, policy: Policy, why: str) -> Any:
             request.id,
             Skipped(why),
             request=request,
-            store_result=not _ignores_result(task),
+            store_result=not ignores_result(task),
             call_errbacks=False,
             state=states.REVOKED,
         )
@@ -124,7 +124,7 @@ def _quorum_queue(task: Task) -> str | None:
     return next((name for name, queue in consumed.items() if key in (queue.routing_key, name)), None)
 
 
-def _ignores_result(task: Task) -> bool:
+def ignores_result(task: Task) -> bool:
     """Say whether a run's result is ignored: by its message, else by its task."""
     said = task.request.__dict__.get("ignore_result")
     return bool(task.ignore_result if said is None else said)

@@ -15,7 +15,7 @@ from celery import states
 from singleflight.celery import abort, endings, joining
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery
 from singleflight.celery.publish import AGAIN
-from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
+from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Step, Waiter, deferral, next_step
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger
 from singleflight.flight import holding, new_token
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from celery import Task
 
+    from singleflight.carried import Carried
     from singleflight.celery.runtime import Runtime
     from singleflight.flight import Request
     from singleflight.policy import Policy
@@ -59,7 +60,7 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     if policy is None or request is None:
         before()
         return body()
-    other = joining.met(task, policy, delivery.carried)
+    other = joining.met(task, delivery.carried)
     if other is not None and other.is_over:
         return other.take_over()
     if other is not None and other.retries:
@@ -91,7 +92,7 @@ def _claim(
             before()
             return body()
         return _refused(runtime, task, policy, delivery, request, answer)
-    other = joining.met(task, policy, delivery.carried)  # again: it may have ended since the first look
+    other = joining.met(task, delivery.carried)  # again: it may have ended since the first look
     if other is not None and other.is_over:
         context.__dict__[LEASE] = answer
         answer.began = delivery.returning
@@ -142,33 +143,21 @@ _JOINED = (Reason.RUNNING, Reason.WINDOW)
 def _refused(
     runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
 ) -> Any:
-    carried, tell = delivery.carried, runtime.leases.tell
-    kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id
-    age = math.inf if busy.since is None else time.time() - busy.since
-    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age)
-    step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
-    if isinstance(step, Defer) and task.request.is_eager:
-        step = Skip()  # an eager run has no later
-    elif (
-        isinstance(step, Skip | Refuse)
-        and busy.reason is Reason.RUNNING
-        and endings.is_known(task, busy.run_id)
-    ):
-        step = Defer(1.0)
+    tell = runtime.leases.tell
+    step, carried = _decide(task, policy, delivery, busy)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)
             return endings.drop()
         case Defer(delay):
             tell(Kind.DEFERRED, request, busy, delay=delay)
-            if carried.deferrals and carried.deferrals % CROWD == 0:
+            deferrals = delivery.carried.deferrals
+            if deferrals and deferrals % CROWD == 0:
                 logger.warning(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
-                    task.name, delivery.run_id, carried.deferrals, short_key(request.key),
+                    task.name, delivery.run_id, deferrals, short_key(request.key),
                 )  # fmt: skip
-            met = policy.on_conflict == "join" and busy.reason in _JOINED and not (kin or busy.resumed)
-            joins = busy.run_id if met else None
-            return endings.defer(task, carried.deferred(kin=kin or busy.resumed, joins=joins), delay)
+            return endings.defer(task, carried, delay)
         case Refuse():
             tell(Kind.REFUSED, request, busy)
             if carried.slot is not None or busy.waiting == delivery.run_id:
@@ -182,6 +171,25 @@ def _refused(
                 if carried.slot is not None or busy.waiting == delivery.run_id:
                     # Recorded as ended only once its end is stored: a copy must be able to do that again.
                     runtime.leave(request.key, delivery, ended=policy.skip_result is UNSET)
+
+
+def _decide(task: Task, policy: Policy, delivery: Delivery, busy: Busy) -> tuple[Step, Carried]:
+    """Return what becomes of a refused run, and what it carries if it comes back."""
+    carried = delivery.carried
+    kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id
+    age = math.inf if busy.since is None else time.time() - busy.since
+    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age)
+    step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
+    joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
+    if busy.reason is Reason.RUNNING and (isinstance(step, Skip | Refuse) or joins):
+        if endings.is_known(task, busy.run_id):
+            step, joins = Defer(1.0), False
+        elif joins and isinstance(step, Skip) and not step.gave_up:
+            step = Defer(deferral(carried.deferrals, busy.retry_after, random.random()))  # noqa: S311
+    if isinstance(step, Defer) and task.request.is_eager:
+        step = Skip()  # an eager run has no later
+    met = busy.run_id if joins else None
+    return step, carried.deferred(kin=kin or busy.resumed, joins=met)
 
 
 def _without_store(

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from billiard.exceptions import WorkerLostError
 from celery import states
 
+from singleflight.celery import endings
 from singleflight.errors import ConfigurationError
 from singleflight.lease import Busy, Reason
+from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
     from celery import Task
@@ -55,10 +57,23 @@ class Other:
         raise self.result
 
 
-def met(task: Task, policy: Policy, carried: Carried) -> Other | None:
+def joins(task: Task, policy: Policy, carried: Carried) -> bool:
+    """Say whether a duplicate takes over the result of the run it meets.
+
+    So does one whose publisher has asked for the waiting slot: others may have been given its result, and
+    who lost a race of publishers is no worse off than who came later.
+    """
+    if policy.on_conflict == "join":
+        return True
+    shares = policy.at_most_one == "waiting_or_running" and policy.on_conflict == "skip"
+    readable = scheme(task) not in UNREADABLE and not endings.ignores_result(task)
+    return shares and policy.skip_result is UNSET and carried.slot is not None and readable
+
+
+def met(task: Task, carried: Carried) -> Other | None:
     """Look how the run is doing that a message waits for; None if it joins none."""
     run_id = carried.joins
-    if policy.on_conflict != "join" or run_id is None:
+    if run_id is None:
         return None
     try:
         meta = task.backend.get_task_meta(run_id)
@@ -89,15 +104,20 @@ def check(task: Any, policy: Policy) -> None:
         )
 
 
+def scheme(task: Task) -> str:
+    """Return the scheme of the result backend's URL, empty if there is none."""
+    return str(task.app.conf.result_backend or "").partition(":")[0]
+
+
 def check_backend(backend: str) -> None:
     """Refuse a result backend that no worker can read.
 
     Raises:
         ConfigurationError: naming the remedy.
     """
-    if backend.partition(":")[0] in UNREADABLE:
+    if backend in UNREADABLE:
+        shown = f"{backend}://" if backend else "an app without a result backend"
         raise ConfigurationError(
-            "on_conflict='join' takes over a result, and "
-            f"{f'{backend}' if backend else 'an app without a result backend'} shows none to a worker; set "
+            f"on_conflict='join' takes over a result, and {shown} shows none to a worker; set "
             "result_backend to one that all can read, such as redis://"
         )

@@ -132,10 +132,10 @@ class Runtime:
         Raises:
             ConfigurationError: naming the remedy.
         """
-        backend = str(task.app.conf.result_backend or "")
+        backend = joining.scheme(task)
         if policy.on_conflict == "join":
             joining.check_backend(backend)
-        if policy.at_publish and backend.startswith("rpc"):
+        if policy.at_publish and backend == "rpc":
             raise ConfigurationError(
                 f"{task.name}: at_most_one={policy.at_most_one!r} gives a duplicate's publisher another "
                 "run's result, but rpc:// shows a result to its own publisher only; "

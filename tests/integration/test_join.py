@@ -92,6 +92,7 @@ def test_a_duplicate_runs_itself_if_there_is_nothing_to_take_over(rig: Rig, end:
         first.forget()
 
     if end != "forgotten":
+        until(first.ready, 20, "the first run's end")
         gate.touch()
     assert other.get(timeout=40) in (first.id, other.id)
     runs = rig.runs(end)
