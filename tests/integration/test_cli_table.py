@@ -225,7 +225,7 @@ def test_a_mistake_is_one_line_that_says_what_to_write(
     assert len(complaint.splitlines()) == 1
 
 
-@pytest.mark.parametrize("options", [["-n"], ["-nx"], ["-x"], ["--wait", "1m"], []])
+@pytest.mark.parametrize("options", [["-n"], ["-nx"], ["-x", "--wait", "1m"]])
 def test_a_store_that_is_away_is_113(own: Program, options: list[str]) -> None:
     """An outage is no conflict: -x does not hide it, and nobody waits for a store that never answered."""
     done = own.run(*options, "redis://127.0.0.1:1/0/nightly", "echo", "ran")

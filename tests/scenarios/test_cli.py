@@ -203,7 +203,7 @@ def test_scenario_159_no_error_shows_a_password(guarded: ValkeyServer, tmp_path:
 
 def test_scenario_147_a_term_to_the_wrapper_ends_the_command_its_way(program: Program) -> None:
     """The command gets the TERM, the wrapper waits for it and ends with its code, and the lease is free."""
-    script = "trap 'echo got; exit 3' TERM; echo ready; sleep 60 & wait"
+    script = "trap 'echo got; exit 3' TERM; sleep 60 >/dev/null 2>&1 & echo ready; wait"
     with program.started("LEASE", "sh", "-c", script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
