@@ -23,7 +23,8 @@ def main() -> None:
     try:
         from singleflight.cli.door import enter  # noqa: PLC0415 - what it needs may be missing
 
-        enter(Path(sys.argv[0]).name)
+        # Any other name stands for singleflight too, such as __main__.py after `python -m`.
+        enter("setlock" if Path(sys.argv[0]).name == "setlock" else "singleflight")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
