@@ -25,8 +25,8 @@ def declare(mode: str, options: Singleton) -> None:
     """Declare the singleton task ``canvas.<mode>``; its result is its key."""
 
     @shared_task(name=f"canvas.{mode}", bind=True, singleton=options)
-    def duplicate(self: Task, key: str, gate: str = "") -> str:
-        work(self, key, gate=gate)
+    def duplicate(self: Task, key: str, gate: str = "", seconds: float = 0.0) -> str:
+        work(self, key, gate=gate, seconds=seconds)
         return key
 
 

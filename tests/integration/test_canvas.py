@@ -19,7 +19,7 @@ from celery.result import AsyncResult, GroupResult
 from singleflight.celery.delivery import Delivery
 from singleflight.flight import new_token
 from singleflight.lease import Lease
-from tests.integration.canvas_app import MODES, collect, step
+from tests.integration.canvas_app import MODES
 from tests.support.rig import Rig
 from tests.support.waiting import until
 
@@ -63,11 +63,11 @@ class Flow:
 
     def step(self, name: str = "step") -> Signature:
         """Return an ordinary step."""
-        return step.si(f"{self.name}-{name}")
+        return self.rig.app.tasks["canvas.step"].si(f"{self.name}-{name}")
 
     def body(self) -> Signature:
         """Return a chord's body, with an errback."""
-        body = collect.s(f"{self.name}-body")
+        body = self.rig.app.tasks["canvas.collect"].s(f"{self.name}-body")
         body.link_error(self.step("errback"))
         return body
 
@@ -192,7 +192,7 @@ def body(flow: Flow) -> None:
 
 def chord_then(flow: Flow) -> None:
     """Publish a chord with it whose body is a chain."""
-    body = chain(collect.s(f"{flow.name}-body"), flow.step("after"))
+    body = chain(flow.rig.app.tasks["canvas.collect"].s(f"{flow.name}-body"), flow.step("after"))
     body.link_error(flow.step("errback"))
     flow.watch(chord([flow.step(), flow.dup()], body).apply_async())
 

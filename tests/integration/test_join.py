@@ -57,7 +57,9 @@ def test_duplicates_take_over_the_value(rig: Rig) -> None:
 def test_duplicates_take_over_the_exception(rig: Rig) -> None:
     """The same error, of the same type, also where a chain ends with it."""
     first, (other,), gate = meet(rig, "error", then="fail")
-    flow = chain(rig.app.tasks["join"].si("error"), canvas_app.step.si("error-next")).apply_async()
+    flow = chain(
+        rig.app.tasks["join"].si("error"), rig.app.tasks["canvas.step"].si("error-next")
+    ).apply_async()
     until(lambda: rig.said(f"{flow.parent.id} deferred"), 20, "the flow's deferral")
     gate.touch()
 
