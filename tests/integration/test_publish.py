@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,8 @@ from singleflight.celery.publish import SingletonResult
 from singleflight.lease import Reason
 from tests.integration import publish_app, worker_app
 from tests.support.bodylog import overlaps
-from tests.support.commands import import_path
+from tests.support.child import Child
+from tests.support.commands import celery_command, import_path
 from tests.support.rig import Rig
 from tests.support.servers import free_port
 from tests.support.waiting import until
@@ -243,6 +245,28 @@ def test_flows_links_and_preset_ids_are_always_sent(rig: Rig) -> None:
     assert given in [result.id for result in single]
     assert states == ["REVOKED"] * 7
     assert first.get(timeout=10) == first.id
+
+
+def test_a_backlog_of_ticks_does_not_grow(rig: Rig) -> None:
+    """Beat publishes a task that nobody works on: its later ticks are duplicates of the one that waits."""
+    schedule = {"tick": {"task": "once", "schedule": 0.5, "args": ["ticked"], "options": {"queue": "ticks"}}}
+    env = {
+        **import_path(rig.folder),
+        "CELERY_BROKER_URL": rig.broker.url,
+        "CELERY_RESULT_BACKEND": rig.broker.url,
+        worker_app.STORE: rig.store_url,
+        worker_app.CONF: json.dumps({"beat_schedule": schedule}),
+    }
+    argv = [*celery_command(publish_app.__name__), "beat", "-l", "INFO", "--scheduler", "singleflight"]
+    beat = Child(argv, log=rig.folder / "beat.log", ready="beat: Starting", env=env)
+    try:
+        until(lambda: beat.log().count("once: run") >= 5, 30, "five ticks that were not sent")
+    finally:
+        beat.kill()
+    with rig.app.connection_for_read() as connection:
+        waiting = connection.default_channel.client.llen("ticks")
+
+    assert waiting == 1
 
 
 def plain() -> None:
