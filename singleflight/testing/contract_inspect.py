@@ -20,7 +20,7 @@ class InspectRules(Rules):
     """Listing keys, and counting refusals."""
 
     def test_scan_finds_every_key_of_a_prefix_once(self, store: Store) -> None:
-        """Keys of one prefix are listed once each; a longer prefix, or one with odd characters, is another."""
+        """Keys of one prefix are listed once each; a longer or an odd prefix is another."""
         if not isinstance(store, Listing):
             pytest.skip("this store does not list its keys")
         prefix = f"p*[?]^{uuid4().hex}"
