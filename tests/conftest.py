@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             folder = item.path.relative_to(TESTS).parts[0]
             item.add_marker(pytest.mark.timeout(SECONDS.get(folder, OTHERWISE)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangup_is_heard() -> None:
+    """Children inherit an ignored SIGHUP (from nohup, say), and what a hangup does is tested."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -64,7 +64,7 @@ def publish_from_another_process(rig: Rig, *calls: tuple[str, list[object], dict
 def test_scenario_01_positional_and_keyword_calls_are_one_key(rig: Rig) -> None:
     """f(1, 2), f(1, b=2), f(b=2, a=1) and f(1) with its default are duplicates of each other."""
     pair = rig.app.tasks["pair"]
-    first = pair.apply_async((1, 2), {"seconds": 1.5})
+    first = pair.apply_async((1, 2), {"seconds": 4})
     rig.wait_start("pair")
     calls = [((1, 2), {}), ((1,), {"b": 2}), ((), {"b": 2, "a": 1}), ((1,), {})]
     others = [pair.apply_async(args, kwargs) for args, kwargs in calls]

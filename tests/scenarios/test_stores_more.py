@@ -63,7 +63,11 @@ def impatient(database: Server) -> Iterator[Store]:
     with closing(open_store(database.url, timeout=0.5)) as store:
         yield store
         # A release that failed in the outage is tried again, and would open new connections.
-        until(lambda: not process_keeper()._entries(), 30, "the keeper's last errands")
+        until(
+            lambda: all(entry.store is not store for entry in process_keeper()._entries()),
+            30,
+            "the keeper's last errands",
+        )
 
 
 @pytest.fixture
