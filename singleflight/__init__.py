@@ -9,9 +9,9 @@ from singleflight.errors import (
     StoreUnavailable,
 )
 from singleflight.events import Event, Kind
-from singleflight.flight import current_lease, lease, try_lease
 from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
-from singleflight.policy import Singleton
+from singleflight.options import Singleton
+from singleflight.plain import current_lease, lease, try_lease
 
 __all__ = [
     "Busy",

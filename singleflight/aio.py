@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from singleflight import flight
+from singleflight import plain
+from singleflight.asking import LONGEST_POLL, SHORTEST_POLL
 from singleflight.errors import Conflict, LeaseLost, StoreUnavailable
-from singleflight.flight import LONGEST_POLL, PREFIX, SHORTEST_POLL, holding
 from singleflight.lease import Lease, Outcome, monotonic
+from singleflight.plain import PREFIX, holding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -112,12 +113,12 @@ async def try_lease(
     prefix: str = PREFIX,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> AsyncLease | Busy:
-    """Ask once for the lease called ``name``; arguments and errors as in `singleflight.try_lease`.
+    """Ask once for the lease called ``name``; arguments and errors as in `singleplain.try_lease`.
 
     If the caller is cancelled, nothing stays held: what the store may have granted is given back.
     """
     answer = await _in_thread(
-        lambda: flight.try_lease(
+        lambda: plain.try_lease(
             store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=on_lost
         ),
         undo=_give_back,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
-
-from singleflight.keys import short_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     Listener = Callable[["Event"], None]
 
 logger = logging.getLogger("singleflight")
+
+_KEY = re.compile(r"(?s).*?([^:]+):\{([0-9a-f]{32})\}")
+"""A key as `singleflight.keys` writes it: prefix, readable name, digest."""
 
 
 class Kind(StrEnum):
@@ -116,6 +118,12 @@ class Subject(Protocol):
     def token(self) -> str:
         """The delivery that asks or holds."""
         ...
+
+
+def short_key(key: str) -> str:
+    """Return a key as logs show it, ``task.name:3f2a9c1b``; a text that is no key comes back as it is."""
+    match = _KEY.fullmatch(key)
+    return f"{match[1]}:{match[2][:8]}" if match else key
 
 
 def about(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from singleflight.decisions import renewal_interval
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Kind, logger
+from singleflight.events import Kind, logger, short_key
 from singleflight.kept import NEVER, Kept
-from singleflight.keys import short_key
 from singleflight.lease import Outcome, monotonic
 from singleflight.parting import Parting, release_of
 from singleflight.stores.base import Renewed

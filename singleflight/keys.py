@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
@@ -41,7 +40,6 @@ MAX_DEPTH = 64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_KEY = re.compile(r"(?s).*?([^:]+):\{([0-9a-f]{32})\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +177,6 @@ def lease_key(prefix: str, name: str) -> str:
     if not name.strip():
         raise ConfigurationError(f"name={name!r} names no lease; give a non-empty text, such as 'nightly'")
     return _key_text(prefix, name, [])
-
-
-def short_key(key: str) -> str:
-    """Return a key as logs show it, ``task.name:3f2a9c1b``; a text that is no key comes back as it is."""
-    match = _KEY.fullmatch(key)
-    return f"{match[1]}:{match[2][:8]}" if match else key
 
 
 def _check_prefix(prefix: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from singleflight.errors import ConfigurationError, LeaseLost
 
@@ -63,12 +62,18 @@ class Outcome(StrEnum):
         return self in (Outcome.FINISHED, Outcome.FAILED, Outcome.CANCELLED)
 
 
+def _hostname() -> str:
+    from socket import gethostname  # noqa: PLC0415 - half as slow to load as all of this package
+
+    return gethostname()
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Who holds a lease, for people; nothing is decided by it."""
 
     task: str
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=_hostname)
     pid: int = field(default_factory=os.getpid)
 
     def encode(self) -> str:
@@ -88,8 +93,7 @@ class Holder:
         return f"{self.task} on {self.host}, pid {self.pid}"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The store's yes to a claim.
 
     ``fence`` grows with every grant of the key. ``started_ms`` and ``opens_ms`` (store's clock, epoch

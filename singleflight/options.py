@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import reprlib
@@ -65,6 +64,8 @@ def _seconds(option: str, value: object, *, zero: bool = False, endless: bool = 
 def _choice(choices: tuple[str, ...], option: str, value: object) -> str:
     if isinstance(value, str) and value in choices:
         return str(value)
+    import difflib  # noqa: PLC0415 - slow to load, and only a mistake needs it
+
     near = difflib.get_close_matches(str(value).lower(), choices, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise refusal(option, value, f"is unknown; {hint}Choose one of {', '.join(map(repr, choices))}")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Subject, logger
-from singleflight.keys import short_key
+from singleflight.events import Subject, logger, short_key
 from singleflight.lease import Outcome
 from singleflight.stores.base import Release
 

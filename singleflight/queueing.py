@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import Event, Kind
-from singleflight.keys import short_key
+from singleflight.events import Event, Kind, short_key
 from singleflight.lease import Busy, Holder, Reason, monotonic
 from singleflight.stores.base import INFINITE
 

@@ -15,8 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DRIVERS = ("redis", "celery", "kombu", "dramatiq", "sqlalchemy", "boto3", "click", "rich")
-IMPORT_BUDGET = 50_000
-"""Microseconds that all our modules may take together."""
+IMPORT_BUDGET_MS = 50
+USUAL_MS = 21
+"""What Python's own `dataclasses` and `logging` take where the budget was set."""
 
 
 @pytest.fixture(scope="session")
@@ -102,17 +103,23 @@ def test_importing_singleflight_loads_no_driver(bare_python: Path) -> None:
 
 
 def test_importing_singleflight_is_fast(bare_python: Path) -> None:
-    """Our own modules load in less than 50 ms at best: a busy machine slows some imports, not all."""
-    times = []
-    for _ in range(20):
-        report = run(bare_python, "-X", "importtime", "-c", "import singleflight").stderr
-        # Of each line "import time: own | cumulative | module".
-        columns = [line.removeprefix("import time:").split("|") for line in report.splitlines()]
-        times.append(sum(int(own) for own, _, name in columns[1:] if name.strip().startswith("singleflight")))
-        if times[-1] < IMPORT_BUDGET:
-            break
+    """`import singleflight` takes less than 50 ms of processor time, Python's own modules included.
 
-    assert min(times) < IMPORT_BUDGET, times
+    The best of some tries counts. A machine that is slow with Python's own modules has more time.
+    """
+    usual = min(cpu_ms(bare_python, "import dataclasses, logging") for _ in range(5))
+    budget = IMPORT_BUDGET_MS * max(1.0, usual / USUAL_MS)
+    tries = []
+    while len(tries) < 20 and min(tries, default=budget) >= budget:
+        tries.append(cpu_ms(bare_python, "import singleflight"))
+
+    assert min(tries) < budget, (usual, tries)
+
+
+def cpu_ms(python: Path, statement: str) -> float:
+    """Return the milliseconds of processor time that a new interpreter spends on a statement."""
+    code = f"import time; start = time.process_time(); {statement}; print(time.process_time() - start)"
+    return float(run(python, "-c", code).stdout) * 1000
 
 
 def test_importing_singleflight_loads_nothing_heavy(bare_python: Path) -> None:

@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import LeaseLost
-from singleflight.flight import current_lease
+from singleflight.plain import current_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,10 +17,10 @@ from singleflight.celery.delivery import HEADER, TOKEN, Delivery
 from singleflight.celery.publish import AGAIN
 from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Step, Waiter, deferral, next_step
 from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import Event, Kind, logger
-from singleflight.flight import holding, new_token
-from singleflight.keys import short_key
+from singleflight.events import Event, Kind, logger, short_key
+from singleflight.flight import new_token
 from singleflight.lease import Busy, Lease, Outcome, Reason
+from singleflight.plain import holding
 from singleflight.policy import UNSET
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from singleflight.carried import Carried
 from singleflight.celery import endings
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.runtime import key_rule
-from singleflight.flight import current_lease
+from singleflight.plain import current_lease
 from singleflight.queueing import Place
 
 if TYPE_CHECKING:

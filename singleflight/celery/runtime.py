@@ -11,10 +11,11 @@ from singleflight.carried import Carried
 from singleflight.celery import joining
 from singleflight.decisions import slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
-from singleflight.events import Notify, logger
-from singleflight.flight import PREFIX, Leases, Request
-from singleflight.keys import KeyRule, short_key
+from singleflight.events import Notify, logger, short_key
+from singleflight.flight import Leases, Request
+from singleflight.keys import KeyRule
 from singleflight.lease import Outcome
+from singleflight.plain import PREFIX
 from singleflight.policy import Policy, Singleton, resolve
 from singleflight.queueing import Slots
 from singleflight.stores import STORE_TIMEOUT, open_store

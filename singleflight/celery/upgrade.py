@@ -21,7 +21,7 @@ from singleflight.celery.request import SingletonRequest
 from singleflight.celery.runtime import key_rule
 from singleflight.celery.task import SingletonTask, declared
 from singleflight.errors import ConfigurationError
-from singleflight.flight import PREFIX
+from singleflight.plain import PREFIX
 from singleflight.policy import resolve
 
 if TYPE_CHECKING:

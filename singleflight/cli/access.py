@@ -13,7 +13,8 @@ from singleflight.cli.entry import Entry
 from singleflight.cli.voice import Failure, keep_secret
 from singleflight.cli.where import store_url
 from singleflight.errors import ConfigurationError
-from singleflight.keys import KeyRule, lease_key, short_key
+from singleflight.events import short_key
+from singleflight.keys import KeyRule, lease_key
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
 

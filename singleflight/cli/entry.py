@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from singleflight.keys import short_key
+from singleflight.events import short_key
 from singleflight.lease import Holder
 from singleflight.stores.base import INFINITE
 

@@ -11,7 +11,7 @@ from singleflight.cli import operate
 from singleflight.cli.access import open_access, open_lease
 from singleflight.cli.parameters import duration
 from singleflight.cli.voice import Failure
-from singleflight.flight import PREFIX
+from singleflight.plain import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,7 @@ from singleflight.cli.access import who_asks
 from singleflight.cli.entry import brief, in_order
 from singleflight.cli.voice import Failure, speak_of_leases
 from singleflight.decisions import renewal_interval
-from singleflight.events import logger
-from singleflight.keys import short_key
+from singleflight.events import logger, short_key
 
 if TYPE_CHECKING:
     from rich.table import Table

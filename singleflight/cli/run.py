@@ -21,9 +21,10 @@ from singleflight.cli.terminal import Terminal
 from singleflight.cli.voice import Failure, keep_secret
 from singleflight.cli.where import store_url
 from singleflight.errors import ConfigurationError
-from singleflight.flight import PREFIX, Request, new_token
+from singleflight.flight import Request, new_token
 from singleflight.keeper import process_keeper
 from singleflight.keys import lease_key
+from singleflight.plain import PREFIX
 from singleflight.policy import Singleton, resolve
 
 STDERR = 2

@@ -15,8 +15,7 @@ from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import StoreUnavailable
-from singleflight.events import Kind, about, logger
-from singleflight.keys import short_key
+from singleflight.events import Kind, about, logger, short_key
 from singleflight.lease import Busy, Outcome
 from singleflight.policy import UNSET
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from singleflight.decisions import SLOT_MARGIN
 from singleflight.dramatiq.delivery import retries
-from singleflight.flight import holding
 from singleflight.lease import Lease, Outcome
+from singleflight.plain import holding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -11,8 +11,8 @@ from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
-from singleflight.flight import PREFIX
 from singleflight.keeper import process_keeper
+from singleflight.plain import PREFIX
 from singleflight.stores import STORE_TIMEOUT
 from singleflight.stores.base import REMEMBER
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from singleflight import Lease
+from singleflight.events import short_key
 from singleflight.flight import Leases, Request, new_token
-from singleflight.keys import short_key
 from singleflight.stores import open_store
 from tests.support.bodylog import VARIABLE, BodyLog, overlaps
 from tests.support.child import Child

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from singleflight import Lease, try_lease
-from singleflight.keys import KeyRule, short_key
+from singleflight.events import short_key
+from singleflight.keys import KeyRule
 from tests.support.servers import ValkeyServer
 from tests.support.shell import CTRL_C, PROMPT, Shell
 from tests.support.wrapper import PATIENCE, SINGLEFLIGHT, Program

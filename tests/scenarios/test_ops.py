@@ -13,9 +13,9 @@ import redis
 
 from singleflight import Busy, Event, Kind, Lease, Outcome, try_lease
 from singleflight.cli.findings import Level, of_store
-from singleflight.events import Notify
+from singleflight.events import Notify, short_key
 from singleflight.flight import Leases, Request, new_token
-from singleflight.keys import KeyRule, lease_key, short_key
+from singleflight.keys import KeyRule, lease_key
 from singleflight.stores import open_store
 from singleflight.stores.memory import MemoryStore
 from tests.support.bodylog import BodyLog

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from singleflight import flight
+from singleflight import asking, flight
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.events import Kind, Notify
-from singleflight.flight import REST, RETRACT, Leases, current_lease, holding, lease, try_lease
+from singleflight.flight import REST, RETRACT, Leases
 from singleflight.keeper import process_keeper
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease, Outcome, Reason, monotonic
+from singleflight.plain import current_lease, holding, lease, try_lease
 from tests.support.core import Line
 from tests.support.strike import Struck, in_another_thread, strikes
 
@@ -36,8 +37,9 @@ def clock(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
         core.clock.advance(max(seconds, 1e-6))
         core.keeper.look()
 
-    monkeypatch.setattr(flight, "monotonic", core.clock)
-    monkeypatch.setattr(flight.time, "sleep", sleep)
+    for module in (asking, flight):
+        monkeypatch.setattr(module, "monotonic", core.clock)
+    monkeypatch.setattr(asking.time, "sleep", sleep)
     return core
 
 
@@ -292,7 +294,7 @@ def test_a_store_given_by_url_is_opened_once(core: Core) -> None:
 
     assert isinstance(first, Lease)
     assert isinstance(second, Busy)
-    assert flight._leases(url) is flight._leases(url)
+    assert asking.leases_of(url) is asking.leases_of(url)
 
 
 # --- with lease(...) ----------------------------------------------------------------------------------
@@ -356,7 +358,7 @@ def test_without_waiting_a_taken_lease_is_a_conflict_that_says_who_has_it(clock:
 def test_waiting_ends_when_the_lease_is_free(clock: Core) -> None:
     """Not much later than the holder gives it back, although others are asked only now and then."""
     holder = clock.claim("nightly")
-    sleep = flight.time.sleep
+    sleep = asking.time.sleep
     start = clock.clock()
 
     def release_after_ten_seconds(seconds: float) -> None:
@@ -364,7 +366,7 @@ def test_waiting_ends_when_the_lease_is_free(clock: Core) -> None:
         if clock.clock() - start >= 10:
             holder.release()
 
-    flight.time.sleep = release_after_ten_seconds  # type: ignore[assignment]
+    asking.time.sleep = release_after_ten_seconds  # type: ignore[assignment]
     with lease(clock.store, "nightly", prefix="t", wait=60):
         waited = clock.clock() - start
 
@@ -395,14 +397,14 @@ def test_waiting_for_a_run_that_has_ended_ends_at_once(clock: Core) -> None:
 def test_an_outage_while_waiting_is_waited_out(clock: Core) -> None:
     """A leader stays a candidate through a restart of the store."""
     clock.store.cut()
-    sleep, start = flight.time.sleep, clock.clock()
+    sleep, start = asking.time.sleep, clock.clock()
 
     def mend_after_a_minute(seconds: float) -> None:
         sleep(seconds)
         if clock.clock() - start >= 60:
             clock.store.mend()
 
-    flight.time.sleep = mend_after_a_minute  # type: ignore[assignment]
+    asking.time.sleep = mend_after_a_minute  # type: ignore[assignment]
     with lease(clock.store, "leader", wait=None) as held:
         assert clock.live(held)
 
@@ -420,14 +422,14 @@ def test_an_outage_longer_than_the_wait_is_raised_as_an_outage(clock: Core) -> N
 def test_lost_replies_while_waiting_do_not_make_the_waiter_its_own_obstacle(clock: Core) -> None:
     """What an unheard grant took is given back, so the next try gets the key long before its ttl."""
     clock.store.deafen()
-    sleep, start = flight.time.sleep, clock.clock()
+    sleep, start = asking.time.sleep, clock.clock()
 
     def mend_after_a_second(seconds: float) -> None:
         sleep(seconds)
         if clock.clock() - start >= 1:
             clock.store.mend()
 
-    flight.time.sleep = mend_after_a_second  # type: ignore[assignment]
+    asking.time.sleep = mend_after_a_second  # type: ignore[assignment]
     with lease(clock.store, "nightly", ttl=600, wait=60):
         waited = clock.clock() - start
 
@@ -475,7 +477,8 @@ def test_an_exception_anywhere_on_the_way_into_and_out_of_a_block_leaves_no_leas
 
 FORK = """
     import os, sys, threading, time
-    from singleflight.flight import Leases, current_lease, lease, try_lease
+    from singleflight import current_lease, lease, try_lease
+    from singleflight.flight import Leases
     from singleflight.keeper import process_keeper
     from singleflight.lease import Lease
     from singleflight.stores.memory import MemoryStore
@@ -527,7 +530,7 @@ FORK = """
 
 EXIT = """
     import time
-    from singleflight.flight import try_lease
+    from singleflight import try_lease
     from tests.support.core import Line
 
     store = Line(time.time)
@@ -574,7 +577,7 @@ def test_a_process_whose_store_hangs_ends_all_the_same() -> None:
     ended = _run(
         """
         import threading, time
-        from singleflight.flight import try_lease
+        from singleflight import try_lease
         from tests.support.core import Line
         store = Line(time.time)
         lease = try_lease(store, "stuck", ttl=1)

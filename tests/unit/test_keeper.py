@@ -718,7 +718,7 @@ GREENLETS = """
     from gevent import monkey
     monkey.patch_all()
     import logging, time
-    from singleflight.flight import try_lease
+    from singleflight import try_lease
     from singleflight.stores.memory import MemoryStore
     heard = []
     logging.getLogger("singleflight").addFilter(lambda record: heard.append(record) or True)

@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singleflight.errors import ConfigurationError
-from singleflight.keys import MAX_DEPTH, MAX_KEY, MAX_PREFIX, KeyRule, lease_key, short_key
+from singleflight.events import short_key
+from singleflight.keys import MAX_DEPTH, MAX_KEY, MAX_PREFIX, KeyRule, lease_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
