@@ -14,7 +14,7 @@ from dramatiq.errors import ActorNotFound
 
 from singleflight.carried import Carried
 from singleflight.decisions import slot_wait
-from singleflight.dramatiq.delivery import OPTION
+from singleflight.dramatiq.delivery import OPTION, Delivery
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.flight import Leases, Request
 from singleflight.keys import KeyRule
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dramatiq import Actor, Broker
     from dramatiq.broker import MessageProxy
 
-    from singleflight.dramatiq.delivery import Delivery
     from singleflight.events import Notify
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
@@ -82,8 +81,10 @@ class Runtime:
         Raises:
             ConfigurationError: if its options or arguments cannot be.
         """
-        policy = self.policy(actor, Carried.read(message.options.get(OPTION)))
-        if policy is None or not policy.at_publish or self.enabled == "observe":
+        carried = Carried.read(message.options.get(OPTION))
+        policy = self.policy(actor, carried)
+        queues = policy is not None and (policy.at_publish or carried.deferrals > 0)
+        if policy is None or not queues or self.enabled == "observe":
             return None
         decoded = Message.decode(message.encode())  # the worker sees lists where the caller wrote tuples
         key = self.key(actor, policy, decoded.args, decoded.kwargs)
@@ -91,14 +92,15 @@ class Runtime:
         return None if key is None else Place(slots, key, actor.actor_name, policy)
 
     def forget(self, broker: Broker, message: MessageProxy) -> None:
-        """Free the place of a message that is rejected without having run."""
+        """Free the place of a message that is rejected without having run: too old, say."""
         try:
             actor = broker.get_actor(message.actor_name)
             place = self.place(actor, message.copy())
+            run_id = Delivery.read(message, actor).run_id
         except (ActorNotFound, SingleflightError):
             return
         if place is not None:
-            place.leave(message.message_id)
+            place.leave(run_id)
 
     def _open(self, broker: Broker) -> tuple[Leases, Slots]:
         with self._opening:  # two memory stores would be no store

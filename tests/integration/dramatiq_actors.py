@@ -86,6 +86,7 @@ class Actors:
         self.either = dramatiq.actor(actor_name="either", singleton=either, **sent)(work)
         self.both = dramatiq.actor(actor_name="both", singleton=both, **sent)(work)
         self.after = dramatiq.actor(actor_name="after", **options)(after)
+        self.urgent = dramatiq.actor(actor_name="urgent", singleton=False, priority=-1, **options)(work)
 
 
 def nightly(seconds: float = 0.0, key: str = "nightly", gate: str = "") -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import redis
 from dramatiq.results import ResultMissing
 
+from singleflight.flight import PREFIX
+from singleflight.stores import open_store
+from singleflight.stores.base import Listing
 from tests.integration.dramatiq_actors import BROKER, STORE, Actors, make_broker
 from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child
@@ -139,6 +142,18 @@ class Cluster:
             if run in ids and what not in ("granted", "released")
         }
         return dict(Counter(what for _, what in pairs))
+
+    def waits(self, message: Any) -> list[int]:
+        """Return for how many seconds each deferral has put a message off, as the workers' logs tell."""
+        told = rf": run {message.message_id} deferred, key .*, again in (\d+) s"
+        return [int(seconds) for seconds in re.findall(told, self.logs())]
+
+    def held(self) -> bool:
+        """Whether any lease lives, by the store's own clock."""
+        with closing(open_store(self.store.url)) as store:
+            assert isinstance(store, Listing)
+            looks = [store.peek(key) for key in store.scan(PREFIX)]
+        return any(look and look.record.held and look.record.expires_ms > look.now_ms for look in looks)
 
     def logs(self) -> str:
         """Return all that the workers have printed."""
