@@ -17,7 +17,7 @@ from rich.table import Table
 
 from examples.dramatiq_app.account import Account, Totals
 from singleflight import Holder
-from singleflight.flight import PREFIX
+from singleflight.plain import PREFIX
 from singleflight.keys import lease_key
 from singleflight.stores import open_store
 
