@@ -1,0 +1,1 @@
+"""Benchmarks of singleflight beside what a user would pick instead; `python -m benchmarks --help`."""
