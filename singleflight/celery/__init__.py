@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery import signals
+from celery.signals import task_postrun, worker_init
 
 from singleflight.celery import checks, gate
 from singleflight.celery.errors import Skipped
@@ -76,12 +76,12 @@ def _look_again(sender: Any = None, **_: Any) -> None:
     upgrade_all(sender)
 
 
-@signals.task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
+@task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
 def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
     gate.release(task.request, state)
 
 
-@signals.worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")
+@worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")
 def _worker_init(sender: Any = None, **_: Any) -> None:
     if hasattr(sender.app, "singleflight"):
         upgrade_all(sender.app)

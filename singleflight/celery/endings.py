@@ -50,7 +50,7 @@ def skip(task: Task, policy: Policy, why: str) -> Any:
             call_errbacks=False,
             state=states.REVOKED,
         )
-    raise Ended(SKIPPED)
+    raise Ended(SKIPPED, why)
 
 
 def is_known(task: Task, run_id: str) -> bool:
@@ -86,7 +86,7 @@ def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
                 raise Reject(f"could not be deferred: {error}", requeue=True) from error
             failure = error
         else:
-            raise Ended(DEFERRED)
+            raise Ended(DEFERRED, f"again in {int(delay)} s")
     raise StoreUnavailable(
         f"{task.name}[{request.id}] could not be deferred: the broker did not take it ({failure})"
     ) from failure

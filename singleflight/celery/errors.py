@@ -12,10 +12,11 @@ class Skipped(_Skipped, TaskRevokedError):
 class Ended(Ignore):
     """Tells Celery that this delivery is over and that its outcome is written, or still to come."""
 
-    def __init__(self, how: str) -> None:
-        """``how`` is one of `SKIPPED`, `DEFERRED`, `DROPPED`; the worker's main process reads it."""
-        super().__init__(how)
+    def __init__(self, how: str, why: str = "") -> None:
+        """``how`` is one of `SKIPPED`, `DEFERRED`, `DROPPED`; the worker's main process tells it."""
+        super().__init__(how, why)
         self.how = how
+        self.why = why
 
 
 SKIPPED = "skipped"

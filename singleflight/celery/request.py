@@ -69,9 +69,16 @@ class SingletonRequest(Behind):
             )
         if isinstance(error, DEATHS):
             self._singleflight_release(grace=GRACE if isinstance(error, TimeLimitExceeded) else 0)
-        elif isinstance(error, Ended) and error.how == SKIPPED:
-            self.send_event("task-revoked", terminated=False, signum=None, expired=False)
+        elif isinstance(error, Ended):
+            self._singleflight_announce(error)
         return result
+
+    def _singleflight_announce(self, ended: Ended) -> None:
+        """Tell monitors how a delivery ended that did not run; Flower shows the exception."""
+        if ended.how == SKIPPED:
+            why = f"Skipped({ended.why!r})"
+            self.send_event("task-revoked", terminated=False, signum=None, expired=False, exception=why)
+        self.send_event(f"singleflight-{ended.how}", name=self.name, reason=ended.why)
 
     def _retry_worker_lost(self, *args: Any) -> bool:  # Celery 5.7 and later
         self._singleflight_retried = super()._retry_worker_lost(*args)

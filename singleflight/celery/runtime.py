@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.carried import Carried
 from singleflight.celery import joining
+from singleflight.celery.signals import sending
 from singleflight.decisions import slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger, short_key
@@ -145,7 +146,7 @@ class Runtime:
 
     def open_leases(self, *, remember: float | None = None) -> Leases:
         """Return leases in the app's store; ``remember`` goes before the setting if the store is a URL."""
-        return Leases(self._open(remember), Notify(self.setting("listeners", ())))
+        return Leases(self._open(remember), Notify((sending(self.app), *self.setting("listeners", ()))))
 
     def _open(self, remember: float | None) -> Store:
         store = self._store if self._store is not None else self.setting("url")
