@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Run two workers of four processes for all tests of this file."""
     with Rig(tmp_path_factory.mktemp("modes")) as rig:
-        yield rig.start(2, concurrency=4, args=["-E"])
+        yield rig.start(2, concurrency=4)
         assert not rig.endless_keys()
 
 
@@ -123,31 +122,6 @@ def test_a_skipped_run_returns_the_skip_result_where_there_is_one(rig: Rig) -> N
     assert duplicate.get(timeout=10) == {"skipped": True}
     assert first.get(timeout=10) == first.id
     assert len(rig.runs("value")) == 1
-
-
-def test_a_skipped_run_sends_the_event_that_monitors_know(rig: Rig) -> None:
-    """A skip is a task-revoked event, so that Flower does not show the run as started for ever."""
-    events: list[dict[str, object]] = []
-    with rig.app.connection_for_read() as connection:
-        receiver = rig.app.events.Receiver(connection, handlers={"*": events.append})
-        listener = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=60), daemon=True)
-        listener.start()
-        until(lambda: rig.send("plain", "heard") and events, 20, "any event", every=0.2)
-        first = rig.send("probe", "event", seconds=0.5)
-        rig.wait_start("event")
-        duplicate = rig.send("probe", "event")
-        until(lambda: "task-succeeded" in types_of(events, first.id), 20, "the event of the first run")
-        until(lambda: "task-revoked" in types_of(events, duplicate.id), 20, "the event of the duplicate")
-        receiver.should_stop = True
-        listener.join(10)
-
-    assert "task-failed" not in types_of(events, duplicate.id)
-    assert "task-revoked" not in types_of(events, first.id)
-
-
-def types_of(events: list[dict[str, object]], run: str) -> list[object]:
-    """Return the types of a run's events."""
-    return [event["type"] for event in events if event.get("uuid") == run]
 
 
 def test_a_skipped_run_stores_nothing_where_results_are_ignored(rig: Rig) -> None:
