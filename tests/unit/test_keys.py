@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import subprocess
 import sys
 from collections import Counter, OrderedDict
@@ -597,7 +598,7 @@ APART: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("values", ONE_KEY, ids=repr)
+@pytest.mark.parametrize("values", ONE_KEY, ids=lambda values: re.sub(r" at 0x\w+", "", repr(values)))
 def test_values_that_are_documented_as_equal_share_a_key(values: list[object]) -> None:
     """Every equality that the module promises."""
     assert len(set(map(key_of, values))) == 1
