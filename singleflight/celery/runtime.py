@@ -51,6 +51,10 @@ class Runtime:
         value = self.app.conf.get(f"singleflight_{name}")
         return built_in if value is None else value
 
+    def changed(self, store: Store, **given: Any) -> Runtime:
+        """Return the same with another store, and other keywords of `install`."""
+        return Runtime(self.app, store, {**self._given, **given})
+
     @cached_property
     def enabled(self) -> bool | Literal["observe"]:
         """Whether leases are taken: True, False, or ``"observe"``: everything runs, conflicts are counted."""

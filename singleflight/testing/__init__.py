@@ -1,4 +1,4 @@
-"""For tests of stores and of programs that use them: a clock to turn by hand, and the stores' contract."""
+"""For tests: of tasks, a recorder of what happens to leases; of stores, their contract; for both, a clock."""
 
 import pytest
 
@@ -13,5 +13,6 @@ pytest.register_assert_rewrite(
 
 from singleflight.testing.clock import FakeClock, RealClock  # noqa: E402 - after the registration
 from singleflight.testing.contract import StoreContract  # noqa: E402
+from singleflight.testing.recorder import FlightRecorder  # noqa: E402
 
-__all__ = ["FakeClock", "RealClock", "StoreContract"]
+__all__ = ["FakeClock", "FlightRecorder", "RealClock", "StoreContract"]
