@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import threading
@@ -14,9 +13,10 @@ from celery.events.state import State
 
 from singleflight import Conflict, Singleton
 from tests.integration import signals_app
+from tests.support.beside import beside
 from tests.support.child import Child
 from tests.support.rig import Rig
-from tests.support.servers import free_port, missing
+from tests.support.servers import free_port
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ def test_every_fate_is_an_event_of_its_own(watch: Watch, fates: dict[str, AsyncR
 
 def test_flower_shows_a_skipped_task_as_revoked_with_its_reason(rig: Rig) -> None:
     """Flower, started as its documentation says, answers so in its API."""
-    if importlib.util.find_spec("flower") is None:
-        missing("flower", f"{sys.executable} -m pip install flower")
+    beside("flower")
     port = free_port()
     argv = [sys.executable, "-m", "celery", "-b", rig.broker.url, "flower", "--address=127.0.0.1"]
     flower = Child(

@@ -99,7 +99,8 @@ class Rig:
             **options.pop("env", {}),
         }
         options.setdefault("name", f"worker{len(self.workers) + 1}")
-        worker = WorkerContainer(self.folder, env, app=APP, **options)
+        options.setdefault("app", APP)
+        worker = WorkerContainer(self.folder, env, **options)
         self.workers.append(worker)
         if ready:
             worker.ready()
