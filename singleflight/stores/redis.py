@@ -1,7 +1,8 @@
 """Leases in Redis (6.2 or newer) or Valkey: one hash per key, changed by scripts that the server runs alone.
 
 The record's fields are listed in ``lua/prelude.lua``. Every operation is one round trip:
-1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script.
+1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script. A `Line` knows
+   which server has the key: the one there is, the one that sentinels name, a node of a cluster.
 2. The script reads the record and the server's clock, decides, writes, and sets the key's expiry.
 3. A connection that breaks or times out is tried once more: a claim is recognised by its token, the
    other operations are the same twice as once. A renewal is not: the next beat is its retry.
@@ -21,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 from singleflight.lease import Busy, Granted, Holder, Reason
 from singleflight.stores.base import REMEMBER, Look, Record, Renewed, Run
 from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
-from singleflight.stores.redis_options import address, make_client, options_from_client, options_from_url
+from singleflight.stores.redis_places import place_from_client, place_from_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from singleflight.stores.base import Claim, Release, Renewal
+    from singleflight.stores.redis_lines import ClusterLine, Line
+    from singleflight.stores.redis_places import Place
 
     Answer = TypeVar("Answer")
 
@@ -49,12 +52,12 @@ class Script:
         text = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in ("prelude", operation))
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    def run(self, client: Any, key: str, arguments: Sequence[str | int]) -> Any:
-        """Run it on one key."""
+    def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[str | int]) -> Any:
+        """Run it on one key; a grant counts only once it is as safe as was asked for."""
         try:
-            return client.execute_command("EVALSHA", self.sha, 1, key, *arguments)
+            return line.run(("EVALSHA", self.sha, 1, key, *arguments), sure=self is CLAIM)
         except driver.NoScriptError:
-            return client.execute_command("EVAL", self.text, 1, key, *arguments)
+            return line.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
 
 
 CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
@@ -66,31 +69,28 @@ class RedisStore:
     """A `Store` in Redis or Valkey; safe to use from any thread and on both sides of a fork.
 
     Args:
-        reach: a URL, or connection options of redis-py (host, port, db, username, password, ssl_*...).
+        place: where leases are kept: a URL, or what `place_from_url` makes of one.
         timeout: seconds that one request may take, including its retry.
         remember: seconds for which an ended run is recognised.
     """
 
-    def __init__(
-        self, reach: str | Mapping[str, Any], *, timeout: float = 1.0, remember: float = REMEMBER
-    ) -> None:
+    def __init__(self, place: str | Place, *, timeout: float = 1.0, remember: float = REMEMBER) -> None:
         self.remember = remember
         self.timeout = timeout
-        self._options = options_from_url(reach) if isinstance(reach, str) else dict(reach)
-        self._address = address(self._options)
-        self._clients: dict[str, tuple[int, float, Any]] = {}
+        self._place = place_from_url(place) if isinstance(place, str) else place
+        self._lines: dict[str, tuple[int, float, Line | ClusterLine]] = {}
 
     @classmethod
     def from_url(
         cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER, **options: Any
     ) -> RedisStore:
-        """Open the store at a redis, rediss, valkey, valkeys, unix or redis+socket URL."""
-        return cls(options_from_url(url, **options), timeout=timeout, remember=remember)
+        """Open the store at a URL as in `singleflight.stores.redis_places`."""
+        return cls(place_from_url(url, **options), timeout=timeout, remember=remember)
 
     @classmethod
     def from_client(cls, client: Any, *, timeout: float = 1.0, remember: float = REMEMBER) -> RedisStore:
-        """Open a store on the server of a ready client, through connections of its own."""
-        return cls(options_from_client(client), timeout=timeout, remember=remember)
+        """Open a store on the servers of a ready client, through connections of its own."""
+        return cls(place_from_client(client), timeout=timeout, remember=remember)
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
@@ -115,20 +115,23 @@ class RedisStore:
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
         """See `Store.renew`.
 
-        All go out in one pipeline, on a connection that no other request can hold up. A key that holds no
-        record of ours (another version, another type) is LOST to its holder and does not hinder the others.
+        All go out in one pipeline to each server, on connections that no other request can hold up.
+        A key that holds no record of ours (another version, another type) is LOST to its holder and does
+        not hinder the others.
         """
         if not renewals:
             return []
         shortest = min(renewal.ttl_ms for renewal in renewals) / 1000
         timeout = min(self.timeout, max(shortest / 10, LEAST_TIMEOUT))
-        client = self._client("renewals", timeout)
-        with self._translating(client, renewals[0].key):
-            answers = self._pipeline(client, "EVALSHA", RENEW.sha, renewals)
+        line = self._line("renewals", timeout)
+        commands = [(1, one.key, *self._arguments(*_of_renewal(one))) for one in renewals]
+        with self._translating(line, renewals[0].key):
+            answers = line.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])
             forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
-            again = self._pipeline(client, "EVAL", RENEW.text, [renewals[i] for i in forgotten])
-            for i, answer in zip(forgotten, again, strict=True):
-                answers[i] = answer
+            if forgotten:
+                again = line.run_all([("EVAL", RENEW.text, *commands[i]) for i in forgotten])
+                for i, answer in zip(forgotten, again, strict=True):
+                    answers[i] = answer
             return [_renewed(answer) for answer in answers]
 
     def release(self, release: Release) -> bool:
@@ -169,33 +172,35 @@ class RedisStore:
         return Look(_record(fields), now_ms, remaining_ms)
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Let an operator ask the server, through a redis-py client, what is no lease's business."""
-        client = self._client("requests", self.timeout / 2)
-        with self._translating(client, "the server"):
-            return question(client)
+        """Let an operator ask a server, through a redis-py client, what is no lease's business."""
+        line = self._line("requests", self.timeout / 2)
+        with self._translating(line, "the server"):
+            return question(line.primaries()[0])
 
     def scan(self, prefix: str) -> Iterator[str]:
-        """See `Listing.scan`; SCAN may give a key more than once, and never blocks the server for long."""
-        client = self._client("requests", self.timeout / 2)
+        """See `Listing.scan`; SCAN may give a key more than once, and never blocks a server for long."""
+        line = self._line("requests", self.timeout / 2)
         pattern = re.sub(r"([*?\[\]^\\-])", r"\\\1", prefix) + ":*"
         seen: set[bytes] = set()
-        cursor = 0
-        while True:
-            with self._translating(client, prefix):
-                cursor, keys = client.scan(cursor, match=pattern, count=1000, _type="hash")
-            for key in keys:
-                if key not in seen:
-                    seen.add(key)
-                    yield key.decode(errors="surrogateescape")
-            if cursor == 0:
-                return
+        with self._translating(line, prefix):
+            servers = line.primaries()
+        for server in servers:
+            cursor, more = 0, True
+            while more:
+                with self._translating(line, prefix):
+                    cursor, keys = server.scan(cursor, match=pattern, count=1000, _type="hash")
+                more = cursor != 0
+                for key in keys:
+                    if key not in seen:
+                        seen.add(key)
+                        yield key.decode(errors="surrogateescape")
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
-        clients, self._clients = self._clients, {}
-        for pid, _, client in clients.values():
+        lines, self._lines = self._lines, {}
+        for pid, _, line in lines.values():
             if pid == os.getpid():
-                client.connection_pool.disconnect()
+                line.close()
 
     def _test_clock(self) -> str:
         """Microseconds of another clock; always empty but in tests."""
@@ -206,44 +211,27 @@ class RedisStore:
 
     def _ask(self, script: Script, key: str, *own: str | int) -> Any:
         # Half the time for each of two tries, so that both together keep the caller's timeout.
-        client = self._client("requests", self.timeout / 2)
+        line = self._line("requests", self.timeout / 2)
         arguments = self._arguments(*own)
-        with self._translating(client, key):
+        with self._translating(line, key):
             try:
-                return script.run(client, key, arguments)
+                return script.run(line, key, arguments)
             except (driver.ConnectionError, driver.TimeoutError) as error:
                 if permanent(error) or code_of(error) in PASSING:
                     raise
-                client.connection_pool.disconnect(inuse_connections=False)
-                return script.run(client, key, arguments)
+                line.drop()
+                return script.run(line, key, arguments)
 
-    def _pipeline(self, client: Any, command: str, script: str, renewals: Sequence[Renewal]) -> list[Any]:
-        pipeline = client.pipeline(transaction=False)
-        for one in renewals:
-            arguments = self._arguments(
-                one.run_id,
-                one.attempt,
-                one.token,
-                one.fence,
-                one.ttl_ms,
-                one.started_ms,
-                one.opens_ms,
-                one.age_ms,
-                one.holder,
-            )
-            pipeline.execute_command(command, script, 1, one.key, *arguments)
-        return list(pipeline.execute(raise_on_error=False))
-
-    def _client(self, purpose: str, timeout: float) -> Any:
-        """Return this process's client; a forked child makes its own and leaves the parent's alone."""
+    def _line(self, purpose: str, timeout: float) -> Line | ClusterLine:
+        """Return this process's line; a forked child makes its own and leaves the parent's alone."""
         pid = os.getpid()
-        made = self._clients.get(purpose)
+        made = self._lines.get(purpose)
         if made is None or made[:2] != (pid, timeout):
-            made = self._clients[purpose] = (pid, timeout, make_client(self._options, timeout))
+            made = self._lines[purpose] = (pid, timeout, self._place.line(timeout))
         return made[2]
 
     @contextmanager
-    def _translating(self, client: Any, key: str) -> Iterator[None]:
+    def _translating(self, line: Line | ClusterLine, key: str) -> Iterator[None]:
         """Turn the driver's errors into ours; after one, no connection is trusted any more.
 
         That holds for an exception from outside too, such as a time limit that strikes between request
@@ -252,9 +240,9 @@ class RedisStore:
         try:
             yield
         except BaseException as error:
-            client.connection_pool.disconnect(inuse_connections=False)
+            line.drop()
             if isinstance(error, driver.RedisError | OSError):
-                raise translated(error, self._address, key) from error
+                raise translated(error, self._place.address, key) from error
             raise
 
 
@@ -270,6 +258,13 @@ def _busy(reply: Sequence[Any]) -> Busy:
         waiting=waiting.decode(),
         ended=bool(ended),
     )
+
+
+def _of_renewal(one: Renewal) -> tuple[str | int, ...]:
+    return (
+        one.run_id, one.attempt, one.token, one.fence, one.ttl_ms,
+        one.started_ms, one.opens_ms, one.age_ms, one.holder,
+    )  # fmt: skip
 
 
 def _renewed(answer: Any) -> Renewed:

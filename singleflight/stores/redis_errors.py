@@ -41,9 +41,11 @@ _NO_RIGHT = re.compile(r"ACL failure in script|the user executing the script can
 
 # redis-py turns these codes into classes and strips them from the text; not every version knows all.
 _CLASSES = {
+    "AskError": "ASK",
     "BusyLoadingError": "LOADING",
     "ClusterDownError": "CLUSTERDOWN",
     "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
     "NoPermissionError": "NOPERM",
     "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",
@@ -86,6 +88,16 @@ def _fault(error: BaseException, key: str) -> str:
         )
     if code == "WRONGTYPE":
         return f"{key} is no lease but something else's key; choose another prefix"
+    if "certificate verify failed" in text.lower():
+        return f"the server's certificate is not trusted ({text}); name its authority with ssl_ca_certs"
+    return _wrong_server(code, text)
+
+
+def _wrong_server(code: str, text: str) -> str:
+    if code in ("MOVED", "ASK"):
+        return f"the server is a node of a cluster: write the store's URL with redis+cluster:// ({text})"
+    if "cluster support disabled" in text:
+        return "the server is no node of a cluster: write the store's URL with redis://"
     if "unknown command" in text.lower():
         return f"the server lacks a command ({text}); needed are {', '.join(COMMANDS)}"
     return ""

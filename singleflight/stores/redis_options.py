@@ -1,4 +1,4 @@
-"""How to reach a Redis or Valkey server: a URL or a ready client, as connection options of redis-py.
+"""How to reach a Redis or Valkey server: a URL or a ready client's pool, as connection options of redis-py.
 
 Only what says *where* the server is and *who* asks is taken over. How to talk to it (timeouts, retries,
 decoding, protocol) is the store's own business, whatever the URL or the client say.
@@ -37,7 +37,7 @@ CERTIFICATES = {"CERT_NONE": "none", "CERT_OPTIONAL": "optional", "CERT_REQUIRED
 
 
 def options_from_url(url: str, **more: Any) -> dict[str, Any]:
-    """Return the connection options that a URL names; ``more`` adds to them.
+    """Return the connection options that a URL names; ``more`` adds to them, and ``ssl`` asks for TLS.
 
     Raises:
         ConfigurationError: for an option that no connection has, or a URL that cannot be read.
@@ -50,24 +50,14 @@ def options_from_url(url: str, **more: Any) -> dict[str, Any]:
         options = parse(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}") | more
     except ValueError as error:
         raise ConfigurationError(f"the {parts.scheme}:// URL of the store cannot be read: {error}") from error
-    for name in sorted(set(options) - REACH - OWN):
+    for name in sorted(set(options) - REACH - OWN - {"ssl"}):
         if not name.startswith("ssl_"):
             raise ConfigurationError(f"{name}={options[name]!r} is not an option of a Redis store; remove it")
-    return _reaching(options)
+    return reaching(options)
 
 
-def options_from_client(client: Any) -> dict[str, Any]:
-    """Return the connection options of a ready redis-py or valkey-py client.
-
-    Raises:
-        ConfigurationError: for a client that does not talk to one plain server.
-    """
-    pool = getattr(client, "connection_pool", None)
-    if pool is None or not isinstance(getattr(pool, "connection_kwargs", None), dict):
-        raise ConfigurationError(
-            f"{type(client).__module__}.{type(client).__qualname__} is no client of one Redis server: "
-            "pass a redis.Redis, or a URL such as redis://host:6379/0"
-        )
+def options_from_pool(pool: Any) -> dict[str, Any]:
+    """Return the connection options of a redis-py or valkey-py connection pool."""
     options = dict(pool.connection_kwargs)
     made_by = pool.connection_class
     if isinstance(made_by, type) and issubclass(
@@ -78,7 +68,18 @@ def options_from_client(client: Any) -> dict[str, Any]:
         options["connection_class"] = connection.UnixDomainSocketConnection
     elif any(base.__name__ == "SSLConnection" for base in getattr(made_by, "__mro__", ())):
         options["connection_class"] = connection.SSLConnection
-    return _reaching(options)
+    return reaching(options)
+
+
+def reaching(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of some connection options is about where the server is and who asks."""
+    reach = {name: value for name, value in options.items() if name in REACH or name.startswith("ssl_")}
+    if options.get("ssl"):
+        reach["connection_class"] = connection.SSLConnection
+    certificates = reach.get("ssl_cert_reqs")
+    if certificates in CERTIFICATES:
+        reach["ssl_cert_reqs"] = CERTIFICATES[certificates]
+    return reach
 
 
 def address(options: Mapping[str, Any]) -> str:
@@ -87,8 +88,8 @@ def address(options: Mapping[str, Any]) -> str:
     return f"{where}/{options.get('db') or 0}"
 
 
-def make_client(options: Mapping[str, Any], timeout: float) -> Any:
-    """Return a client with a pool of its own that waits at most ``timeout`` seconds and never retries."""
+def patience(options: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    """Return the options of a connection that waits at most ``timeout`` seconds and never retries."""
     own: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -102,15 +103,7 @@ def make_client(options: Mapping[str, Any], timeout: float) -> Any:
         own["protocol"] = 2
     elif "path" in options:
         del own["socket_connect_timeout"]
-    return redis.Redis(connection_pool=redis.ConnectionPool(**{**options, **own}))
+    return {**options, **own}
 
 
 _KNOWS_RESP3 = int(redis.__version__.partition(".")[0]) >= 5  # noqa: PLR2004 - redis-py 5.0 brought it
-
-
-def _reaching(options: Mapping[str, Any]) -> dict[str, Any]:
-    reach = {name: value for name, value in options.items() if name in REACH or name.startswith("ssl_")}
-    certificates = reach.get("ssl_cert_reqs")
-    if certificates in CERTIFICATES:
-        reach["ssl_cert_reqs"] = CERTIFICATES[certificates]
-    return reach

@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.databases import MariaServer, PostgresServer
 from tests.support.dynamo import CREDENTIALS, Dynalite, Ministack
+from tests.support.groups import SentinelGroup, ValkeyCluster
 from tests.support.servers import ValkeyServer
+from tests.support.tls import Certificates, TlsServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,34 @@ if TYPE_CHECKING:
 def valkey() -> Iterator[ValkeyServer]:
     """A running server."""
     with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[ValkeyServer]:
+    """A running Redis, the distribution's."""
+    with ValkeyServer(server="redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ValkeyCluster]:
+    """A running cluster of three nodes, which no test may change."""
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def sentinels() -> Iterator[SentinelGroup]:
+    """A running primary, its replica and their sentinels, which no test may change; with passwords."""
+    with SentinelGroup("of the servers", "of the sentinels") as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
+    """A running Redis by TLS, with certificates for both sides."""
+    with TlsServer(Certificates(tmp_path_factory.mktemp("tls"))) as server:
         yield server
 
 

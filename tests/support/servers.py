@@ -92,11 +92,10 @@ class ValkeyServer:
 
     def start(self) -> Self:
         """Start the server and wait until it answers, at most ten seconds."""
-        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        command += ["--unixsocket", str(self.socket_path), "--save", "", "--appendonly", "no"]
+        command = [self._binary, *self._options(), *self._arguments]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         # A test that forgets to close, or never gets there, leaves no server behind.
         weakref.finalize(self, _end, self._process)
@@ -107,6 +106,10 @@ class ValkeyServer:
                 raise AssertionError(f"the server did not start:\n{(self.folder / 'server.log').read_text()}")
             time.sleep(0.01)
         return self
+
+    def _options(self) -> list[str]:
+        own = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [*own, "--unixsocket", str(self.socket_path), "--save", "", "--appendonly", "no"]
 
     def stop(self) -> None:
         """End the server, also when it is paused; its folder stays for a restart."""
