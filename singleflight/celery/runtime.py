@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from singleflight.celery.delivery import Delivery
     from singleflight.stores.base import Store
 
-REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys")
+REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys", "sentinel")
+SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
+"""Transport options that say how to reach the primary, beside the broker's URL."""
 VISIBILITY_TIMEOUT = 3600
 """Seconds: what kombu's Redis transport assumes if nobody says otherwise."""
 
@@ -89,7 +91,7 @@ class Runtime:
     def visibility_timeout(self) -> float | None:
         """Seconds after which the broker delivers an unacknowledged message again; None if it does not."""
         transport = self.app.connection_for_write().transport_cls
-        if transport not in REDIS_TRANSPORTS and transport not in ("sqs", "sentinel"):
+        if transport not in REDIS_TRANSPORTS and transport != "sqs":
             return None
         options = self.app.conf.broker_transport_options or {}
         return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
@@ -169,9 +171,13 @@ class Runtime:
                 f"the broker ({broker.transport_cls}) keeps no leases: name a store, such as "
                 "singleflight_url='redis://host:6379/0' in the app's configuration or install(app, 'redis://...')"
             )
-        if isinstance(broker.ssl, Mapping):
-            limits.update(broker.ssl)
-        return open_store(broker.as_uri(include_password=True), **limits)
+        if broker.ssl:
+            limits.update(broker.ssl if isinstance(broker.ssl, Mapping) else {}, ssl=True)
+        if broker.transport_cls != "sentinel":
+            return open_store(broker.as_uri(include_password=True), **limits)
+        given = broker.transport_options
+        limits.update({name: given[name] for name in SENTINEL_OPTIONS if name in given})
+        return open_store(";".join(broker.alt) or broker.as_uri(include_password=True), **limits)
 
     def policy(self, task: Task, delivery: Delivery | None = None) -> Policy | None:
         """Return what holds for one run of a task; None if it takes no lease."""
