@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, StoreUnavailable
@@ -34,21 +35,34 @@ class Slots:
         """Ask this store, and report its errors."""
         self.notify = notify
         self._store = store
+        self._lock = Lock()
         self._rests_until = 0.0
+        self._failure = ""
+        self._untold = False
 
     def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """Put one question to the store; for `REST` seconds after a failure none.
+        """Put one question to the store; after a failure one in `REST` seconds, whoever asks.
 
         Raises:
             StoreUnavailable: if the store does not answer, or rests.
         """
-        if monotonic() < self._rests_until:
-            raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
+        with self._lock:
+            if monotonic() < self._rests_until:
+                raise StoreUnavailable(f"not asked within {REST:.0f} s of its last failure: {self._failure}")
+            if self._failure:
+                self._rests_until = monotonic() + REST  # for all others, while this one finds out
         try:
-            return question(self._store)
-        except StoreUnavailable:
-            self._rests_until = monotonic() + REST
+            answer = question(self._store)
+        except StoreUnavailable as error:
+            self._rests_until, self._failure, self._untold = monotonic() + REST, str(error), True
             raise
+        self._rests_until, self._failure = 0.0, ""
+        return answer
+
+    def is_news(self) -> bool:
+        """Say, once for each failure, that it is still to be told: publishers are many."""
+        news, self._untold = self._untold, False
+        return news
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,8 @@ class Place:
                 lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
             )
         except StoreUnavailable as error:
-            self._tell(Kind.STORE_ERROR, f"sent, but duplicates will be sent too: {error}", run_id)
+            if self.slots.is_news():
+                self._tell(Kind.STORE_ERROR, f"sent, as all duplicates are for a while: {error}", run_id)
 
     def leave(self, run_id: str) -> None:
         """Let a run wait no longer that will never start."""

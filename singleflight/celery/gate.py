@@ -136,7 +136,7 @@ def _under(
         return body()
 
 
-_JOINED = (Reason.RUNNING, Reason.WINDOW)
+_JOINED = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)
 """Why a claim is refused by a run whose result is, or will be, there to take over."""
 
 
@@ -181,14 +181,16 @@ def _decide(task: Task, policy: Policy, delivery: Delivery, busy: Busy) -> tuple
     waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
     joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
-    if busy.reason is Reason.RUNNING and (isinstance(step, Skip | Refuse) or joins):
-        if endings.is_known(task, busy.run_id):
-            step, joins = Defer(1.0), False
-        elif joins and isinstance(step, Skip) and not step.gave_up:
-            step = Defer(deferral(carried.deferrals, busy.retry_after, random.random()))  # noqa: S311
+    stops = isinstance(step, Skip | Refuse)
+    if busy.reason is Reason.RUNNING and (stops or joins) and endings.is_known(task, busy.run_id):
+        step, joins = Defer(1.0), False
+    elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
+        step = Defer(deferral(carried.deferrals, busy.retry_after, random.random()))  # noqa: S311
     if isinstance(step, Defer) and task.request.is_eager:
         step = Skip()  # an eager run has no later
-    met = busy.run_id if joins else None
+    # Who has reserved the key goes next; the record's run is then one that ended before this call.
+    ahead = busy.waiting if busy.reason is Reason.RESERVED else busy.run_id
+    met = ahead if joins else None
     return step, carried.deferred(kin=kin or busy.resumed, joins=met)
 
 

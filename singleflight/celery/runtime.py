@@ -197,10 +197,14 @@ class Runtime:
         if key is None:
             return None
         carried, wait, first = delivery.carried, 0.0, False
-        # A run that joins needs no turn of its own; a reservation would outlive it.
-        patient = carried.patient and carried.joins is None
-        keeps_slot = policy.at_publish and (carried.kin or delivery.returning)
-        if policy.one_waits or patient or keeps_slot:
+        must_run = carried.kin or delivery.returning
+        # A run that joins, or is about to be skipped after an outage of the store, needs no turn of its own:
+        # its reservation would only keep others out.
+        takes_turns = carried.joins is None and (
+            must_run or policy.one_waits or policy.on_conflict == "defer"
+        )
+        patient = carried.patient and takes_turns
+        if policy.one_waits or patient or (policy.at_publish and must_run):
             wait, first = slot_wait(carried.deferrals), patient
         return Request(
             key=key,

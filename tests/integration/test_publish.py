@@ -17,8 +17,9 @@ from celery.exceptions import TaskRevokedError
 from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
-from singleflight import ConfigurationError, Conflict, Singleton
+from singleflight import ConfigurationError, Conflict, Event, Singleton
 from singleflight.celery.publish import SingletonResult
+from singleflight.events import Kind
 from singleflight.lease import Reason
 from tests.integration import publish_app, worker_app
 from tests.support.bodylog import overlaps
@@ -30,9 +31,13 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 IDLE = "idle"
 """A queue that no worker consumes: what is published there waits."""
+
+SLACK = 3.0
+"""Seconds that a busy machine may add to a call which waits for a store: connecting, and being let run."""
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +333,44 @@ def test_a_skipped_run_leaves_no_slot(rig: Rig) -> None:
 
     assert third.get(timeout=10) == third.id
     assert waiting.id not in [run.run for run in rig.runs("skipped")]
+
+
+def test_a_thousand_publishes_outlast_a_store_that_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None waits longer than `store_timeout`, one in five seconds waits at all, and each result is usable."""
+    events: list[Event] = []
+    install = {"store_timeout": 1.0, "listeners": [events.append]}
+    with Rig(tmp_path) as rig:
+        app = worker_app.make_app(rig.broker.url, rig.broker.url, rig.store.url, options=install)
+        once, results, calls, hung = app.tasks["once"], [], [], 0.0
+        for count in range(1000):
+            if count == 300:
+                rig.store.pause()
+                hung = time.monotonic()
+            began = time.monotonic()
+            results.append(once.delay("hangs"))
+            calls.append(time.monotonic() - began)
+            if count >= 300:
+                time.sleep(0.01)
+        outage = time.monotonic() - hung
+        rig.store.resume()
+        until(lambda: once.apply_async(("hangs",), queue="after").duplicate, 15, "a duplicate that is seen")
+        app.close()
+        messages = rig.queued()
+
+    asked = sum(event.kind is Kind.STORE_ERROR for event in events)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n1,000 publishes, {outage:.1f} s of them without a store: {messages} messages, "
+            f"{asked} calls waited for it, the longest took {max(calls):.2f} s\n"
+        )
+    assert [result.duplicate for result in results[:300]] == [False] + [True] * 299
+    assert {result.id for result in results[:300]} == {results[0].id}
+    assert not any(result.duplicate for result in results[300:])
+    assert messages == 1 + 700
+    assert 2 <= asked <= 1 + outage / 5
+    assert max(calls) < 1.0 + SLACK
 
 
 def test_results_that_only_their_publisher_sees_are_refused() -> None:

@@ -1,11 +1,14 @@
-"""Twenty publishers of a ``waiting_or_running`` task, while workers and the store restart at random."""
+"""Publishers of a ``waiting_or_running`` task, while workers and the store restart at random."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
+import sys
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +22,6 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-PUBLISHERS, EACH = 20, 50
 CONF = {
     "broker_transport_options": {
         "visibility_timeout": 5,
@@ -27,55 +29,76 @@ CONF = {
         "unacked_restore_throttle": 1,
     }
 }
+DRAIN = 240
+"""Seconds that only bound a failure: what was published while the store was away comes to a thousand
+deliveries and more, of which a busy machine handles thirty a second."""
 
-
-@pytest.mark.skipif(
+asked_for = pytest.mark.skipif(
     not os.environ.get("SINGLEFLIGHT_CHAOS"),
-    reason="slow machines need longer than its minute; type: SINGLEFLIGHT_CHAOS=1 ./dev test -k restarts",
+    reason="takes a minute or two; type: SINGLEFLIGHT_CHAOS=1 ./dev test -k restarts",
 )
-def test_nothing_overlaps_and_nothing_is_stuck_after_restarts(tmp_path: Path) -> None:
-    """A thousand publishes, killed workers, a store that comes and goes: then the key is free."""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("publishers", "each", "restarts"), [(5, 20, 4), pytest.param(20, 50, 8, marks=asked_for)]
+)
+def test_nothing_overlaps_and_nothing_is_stuck_after_restarts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], publishers: int, each: int, restarts: int
+) -> None:
+    """Killed workers, a store that comes and goes, a backlog sent unseen: afterwards the key is free."""
     # The store keeps what it has promised over its restarts; one that forgets may grant a lease twice.
-    lasting = ValkeyServer("--appendonly", "yes", "--appendfsync", "always")
+    lasting = ValkeyServer("--appendonly", "yes", "--appendfsync", "no")
     with lasting as store, Rig(tmp_path, conf=CONF, store_server=store) as rig:
         rig.start(2, concurrency=2, args=["-I", publish_app.__name__])
         once, sent, errors = rig.app.tasks["once"], [], []
 
         def publish() -> None:
             try:
-                for _ in range(EACH):
+                for _ in range(each):
                     sent.append(once.apply_async(("chaos",), {"seconds": 0.1}))
                     time.sleep(random.uniform(0.05, 0.4))
             except BaseException as error:
                 errors.append(error)
                 raise
 
-        publishers = [threading.Thread(target=publish) for _ in range(PUBLISHERS)]
-        for publisher in publishers:
-            publisher.start()
-        restarts = 0
-        while any(publisher.is_alive() for publisher in publishers):
-            if restarts % 2:
+        threads = [threading.Thread(target=publish) for _ in range(publishers)]
+        for thread in threads:
+            thread.start()
+        done = 0
+        while done < restarts or any(thread.is_alive() for thread in threads):
+            if done % 2:
                 store.restart()
             else:
                 worker = random.choice(rig.workers)
                 worker.child.kill()
                 worker.restart()
-            restarts += 1
+            done += 1
             time.sleep(random.uniform(0.2, 1.0))
-        for publisher in publishers:
-            publisher.join(30)
-        until(lambda: rig.queued() == 0 and rig.unacknowledged() == 0, 60, "an empty queue", every=0.2)
+        for thread in threads:
+            thread.join(60)
+        backlog, began = rig.queued(), time.monotonic()
+        until(lambda: rig.queued() == 0 and rig.unacknowledged() == 0, DRAIN, "an empty queue", every=0.2)
+        drained = time.monotonic() - began
         fresh = once.apply_async(("chaos",))
+        value = fresh.get(timeout=60)
         messages = sum(not result.duplicate for result in sent)
         facts = (
-            f"{len(sent)} publishes, {messages} messages, {len(rig.runs('chaos'))} runs, {restarts} restarts"
+            f"{len(sent)} publishes, {done} restarts: {messages} messages, {len(rig.runs('chaos'))} runs, "
+            f"{fates(rig)}; {backlog} in the queue at the end, which was empty {drained:.0f} s later"
         )
+        with capsys.disabled():
+            sys.stdout.write(f"\n{facts}\n")
 
         assert not errors
-        assert len(sent) == PUBLISHERS * EACH
-        assert restarts >= 4, facts
-        assert not fresh.duplicate, facts
-        assert fresh.get(timeout=20) == fresh.id
+        assert len(sent) == publishers * each
+        assert (fresh.duplicate, value) == (False, fresh.id), facts
         assert not overlaps(rig.runs("chaos")), facts
-        (tmp_path / "facts").write_text(facts)
+        assert not rig.endless_keys()
+
+
+def fates(rig: Rig) -> str:
+    """Say what became of deliveries, by the workers' logs."""
+    text = "".join(worker.logs() for worker in rig.workers)
+    counts = Counter(re.findall(r"once: run \S+ (deferred|skipped|dropped)", text))
+    return ", ".join(f"{count} {fate}" for fate, count in sorted(counts.items()))
