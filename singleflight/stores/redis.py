@@ -1,4 +1,4 @@
-"""Leases in Redis (6.2 or newer) or Valkey: one hash per key, changed by scripts that the server runs alone.
+"""Leases in Redis (6.2 or newer) or Valkey: one JSON text per key, changed by scripts that run alone.
 
 The record's fields are listed in ``lua/prelude.lua``. Every operation is one round trip:
 1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script. A `Line` knows
@@ -168,8 +168,8 @@ class RedisStore:
         reply = self._ask(PEEK, key)
         if not reply:
             return None
-        now_ms, remaining_ms, *fields = reply
-        return Look(_record(fields), now_ms, remaining_ms)
+        now_ms, remaining_ms, text = reply
+        return Look(_record(text), now_ms, remaining_ms)
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
         """Let an operator ask a server, through a redis-py client, what is no lease's business."""
@@ -188,7 +188,7 @@ class RedisStore:
             cursor, more = 0, True
             while more:
                 with self._translating(line, prefix):
-                    cursor, keys = server.scan(cursor, match=pattern, count=1000, _type="hash")
+                    cursor, keys = server.scan(cursor, match=pattern, count=1000, _type="string")
                 more = cursor != 0
                 for key in keys:
                     if key not in seen:
@@ -275,27 +275,15 @@ def _renewed(answer: Any) -> Renewed:
     return Renewed(answer.decode())
 
 
-def _record(fields: Sequence[Any]) -> Record:
-    found = {name.decode(): value for name, value in zip(fields[::2], fields[1::2], strict=True)}
-    text = {name: value.decode() for name, value in found.items() if isinstance(value, bytes)}
+def _record(text: bytes) -> Record:
+    found = json.loads(text)
+    del found["v"]
+    runs = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in found.pop("runs", ()))
     return Record(
-        token=text["token"],
-        run_id=text["run"],
-        fence=found["fence"],
-        held=bool(found["held"]),
-        expires_ms=found["expires_ms"],
-        ttl_ms=found["ttl_ms"],
-        started_ms=found["started_ms"],
-        opens_ms=found["opens_ms"],
-        outcome=text["outcome"],
-        holder=text["holder"],
-        runs=tuple(
-            Run(run, attempt, bool(ended)) for run, attempt, ended in json.loads(text["runs"] or "[]")
-        ),
-        slot=text["slot"],
-        slot_expires_ms=found["slot_expires_ms"],
-        first=bool(found["first"]),
-        refused=found["refused"],
-        refused_ms=found["refused_ms"],
-        refused_reason=text["refused_reason"],
+        run_id=found.pop("run", ""),
+        fence=int(found.pop("fence", 0)),
+        held=bool(found.pop("held", 0)),
+        first=bool(found.pop("first", 0)),
+        runs=runs,
+        **found,
     )

@@ -17,7 +17,7 @@ except ImportError as error:
 driver = exceptions
 """The errors of redis-py, for those who need the package to be there."""
 
-COMMANDS = ("evalsha", "eval", "time", "hgetall", "hset", "hdel", "pexpire", "pttl")
+COMMANDS = ("evalsha", "eval", "time", "get", "set", "pexpire", "pttl")
 """All that a restricted user must be allowed, on the keys of the prefix."""
 
 PASSING = {

@@ -141,7 +141,7 @@ class Rig:
     def records(self) -> dict[str, dict[str, str]]:
         """Return every record of the store by key."""
         with self.store_client as client:
-            return {key: client.hgetall(key) for key in client.scan_iter("*", count=1000)}
+            return {key: _flat(client.get(key)) for key in client.scan_iter("*", count=1000, _type="string")}
 
     def record_of(self, run: str) -> dict[str, str]:
         """Return the record that remembers a run; empty if none does."""
@@ -178,3 +178,11 @@ class Rig:
         """Return how many messages are delivered and not acknowledged."""
         with redis.Redis.from_url(self.broker.url) as client:
             return int(client.hlen("unacked"))
+
+
+def _flat(text: str) -> dict[str, str]:
+    """Return a record with all its fields as compact text."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        for name, value in json.loads(text).items()
+    }

@@ -12,7 +12,7 @@ local ttl, window, after, wait, first = tonumber(ARGV[6]), tonumber(ARGV[7]), AR
 
 if live and r.token == token then
   save()
-  return {1, r.fence, 0, r.started_ms, r.opens_ms}
+  return {1, tonumber(r.fence), 0, r.started_ms, r.opens_ms}
 end
 
 local before = seen(run)
@@ -55,8 +55,9 @@ if not resumed or r.started_ms == 0 then
   if window > 0 then r.opens_ms = math.max(r.opens_ms, now + window) end
 end
 r.token, r.run, r.outcome, r.holder = token, run, '', ARGV[8]
-r.fence, r.held, r.expires_ms, r.ttl_ms = math.max(r.fence + 1, tick), 1, now + ttl, ttl
+local fence = math.max(r.fence + 1, tick)
+r.fence, r.held, r.expires_ms, r.ttl_ms = whole(fence), 1, now + ttl, ttl
 mark(run, attempt, 0)
 if r.slot == run then fill_slot('', 0, 0) end
 save(true)
-return {1, r.fence, took_over and 1 or 0, r.started_ms, r.opens_ms}
+return {1, fence, took_over and 1 or 0, r.started_ms, r.opens_ms}

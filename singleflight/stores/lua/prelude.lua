@@ -4,24 +4,26 @@
 -- ARGV[1]  remember: milliseconds for which the record outlives its last use
 -- ARGV[2]  '' in production; tests put the time here, in microseconds of a clock of their own
 --
--- The record is one hash. A field that is empty or zero is not stored.
+-- The record is one JSON object: to a server that is one value to read and one to write, where a hash is a
+-- dozen. A field that is empty or zero is not stored.
 --   v                version of the record
 --   token, run       the delivery and the run that were granted last
---   fence            number of that grant, at least the clock's microseconds
+--   fence            number of that grant, at least the clock's microseconds; text, for it has 16 digits
 --   held             1 until released or evicted
 --   expires_ms       end of the lease        ttl_ms   its length
 --   started_ms       start of the run        opens_ms end of its window
 --   outcome, holder  how it ended, who it was
---   runs             JSON, oldest first: [[run, attempt, 1 if that has ended], ...]
+--   runs             oldest first: [[run, attempt, 1 if that has ended], ...]
 --   slot             the run that waits      slot_expires_ms  until when
 --   first            1 if the slot is a reservation
 --   refused          how many claims that did not wait met another run
 --   refused_ms       when the last one did    refused_reason  why
 
-local VERSION, RUNS_KEPT, INFINITE = '1', 64, 1073741824
-local TEXTS = {'token', 'run', 'outcome', 'holder', 'slot', 'runs', 'refused_reason'}
-local NUMBERS = {
-  'fence', 'held', 'expires_ms', 'ttl_ms', 'started_ms', 'opens_ms', 'slot_expires_ms', 'first', 'refused', 'refused_ms'
+local VERSION, RUNS_KEPT, INFINITE = 1, 64, 1073741824
+local NOTHING = {
+  token = '', run = '', fence = '0', held = 0, expires_ms = 0, ttl_ms = 0, started_ms = 0, opens_ms = 0,
+  outcome = '', holder = '', slot = '', slot_expires_ms = 0, first = 0,
+  refused = 0, refused_ms = 0, refused_reason = ''
 }
 
 local tick = tonumber(ARGV[2])
@@ -31,18 +33,20 @@ if not tick then
 end
 local now = math.floor(tick / 1000)
 
-local stored, r = {}, {}
-local flat = redis.call('HGETALL', KEYS[1])
-for i = 1, #flat, 2 do stored[flat[i]] = flat[i + 1] end
-local missing = #flat == 0
-if not missing and stored.v ~= VERSION then
-  return redis.error_reply('RECORDVERSION ' .. tostring(stored.v))
+local stored = redis.call('GET', KEYS[1])
+local missing = not stored
+local r = {runs = {}}
+if stored then
+  local readable
+  readable, r = pcall(cjson.decode, stored)
+  if not readable or type(r) ~= 'table' or not r.v then return redis.error_reply('WRONGTYPE not a record') end
+  if r.v ~= VERSION then return redis.error_reply('RECORDVERSION ' .. r.v) end
+  r.runs = r.runs or {}
 end
-for _, name in ipairs(TEXTS) do r[name] = stored[name] or '' end
-for _, name in ipairs(NUMBERS) do r[name] = tonumber(stored[name] or 0) end
+setmetatable(r, {__index = NOTHING})
 
 -- Clocks step back: no time may be further ahead than it can be.
-r.expires_ms = math.min(r.expires_ms, now + r.ttl_ms)
+if r.expires_ms > now + r.ttl_ms then r.expires_ms = now + r.ttl_ms end
 if r.started_ms > now then
   r.opens_ms = math.max(0, r.opens_ms - (r.started_ms - now))
   r.started_ms = now
@@ -58,36 +62,28 @@ local function fill_slot(run, expires_ms, first)
   r.slot, r.slot_expires_ms, r.first = run, expires_ms, first
 end
 
--- Decoded on demand, because a renewal needs none of it.
-local decoded
-local function runs()
-  decoded = decoded or (r.runs == '' and {} or cjson.decode(r.runs))
-  return decoded
-end
-
 local function seen(run)
-  for place, one in ipairs(runs()) do
-    if one[1] == run then return one, place end
+  for place = #r.runs, 1, -1 do
+    if r.runs[place][1] == run then return r.runs[place], place end
   end
 end
 
 -- Remember the run at the end of the list; attempt and end only ever rise.
 local function mark(run, attempt, ended)
-  local before, place = seen(run)
+  local runs, before, place = r.runs, seen(run)
   if before then
     if before[2] > attempt or (before[2] == attempt and before[3] >= ended) then return end
-    table.remove(runs(), place)
+    table.remove(runs, place)
   end
-  table.insert(runs(), {run, attempt, ended})
-  if #runs() > RUNS_KEPT then
+  runs[#runs + 1] = {run, attempt, ended}
+  if #runs > RUNS_KEPT then
     -- An ended run that is forgotten may start again; an open one would be taken for a duplicate.
     local oldest = 1
-    for i, one in ipairs(runs()) do
+    for i, one in ipairs(runs) do
       if one[3] == 1 then oldest = i; break end
     end
-    table.remove(runs(), oldest)
+    table.remove(runs, oldest)
   end
-  r.runs = cjson.encode(runs())
 end
 
 -- A refusal: {0, reason, run in the way, ms until it lapses, its holder, its start, claimant resumed, slot, ended}
@@ -104,21 +100,14 @@ local function whole(number)
 end
 
 -- A full server (maxmemory, noeviction) refuses a script whose first write may grow the data set. PEXPIRE
--- may not, so renewals and releases start with it; a new grant (`refusable`) starts with HSET.
+-- may not, so renewals and releases start with it; a new grant (`refusable`) starts with SET.
 local function save(refusable)
   local life = whole(math.max(now, r.expires_ms, r.opens_ms, r.slot_expires_ms) - now + tonumber(ARGV[1]))
   if not refusable then redis.call('PEXPIRE', KEYS[1], life) end
-  local set, unset = {'v', VERSION}, {}
-  local function keep(name, text)
-    if text ~= stored[name] and text ~= '' then
-      set[#set + 1], set[#set + 2] = name, text
-    elseif text == '' and stored[name] then
-      unset[#unset + 1] = name
-    end
+  r.v = VERSION
+  for name, value in pairs(r) do
+    if value == NOTHING[name] then r[name] = nil end
   end
-  for _, name in ipairs(TEXTS) do keep(name, r[name]) end
-  for _, name in ipairs(NUMBERS) do keep(name, r[name] == 0 and '' or whole(r[name])) end
-  redis.call('HSET', KEYS[1], unpack(set))
-  if #unset > 0 then redis.call('HDEL', KEYS[1], unpack(unset)) end
-  if refusable or missing then redis.call('PEXPIRE', KEYS[1], life) end
+  if #r.runs == 0 then r.runs = nil end
+  redis.call('SET', KEYS[1], cjson.encode(r), 'PX', life)
 end

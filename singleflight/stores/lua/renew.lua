@@ -11,7 +11,7 @@ local token, ttl = ARGV[5], tonumber(ARGV[7])
 if missing then
   if tonumber(ARGV[10]) >= tonumber(ARGV[1]) then return 'lost' end
   r.token, r.run, r.holder, r.held = token, ARGV[3], ARGV[11], 1
-  r.fence, r.started_ms, r.opens_ms = tonumber(ARGV[6]), tonumber(ARGV[8]), tonumber(ARGV[9])
+  r.fence, r.started_ms, r.opens_ms = ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9])
   mark(r.run, tonumber(ARGV[4]), 0)
 elseif r.token ~= token or r.held == 0 or r.outcome ~= '' then
   return 'lost'
