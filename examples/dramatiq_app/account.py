@@ -6,6 +6,7 @@ that is delivered twice, because its worker died before the acknowledgement, is 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import redis
@@ -33,13 +34,12 @@ end
 return 1
 """
 
-# KEYS: the totals. ARGV: number, fence. Returns 1, or 0 if a later generator has taken over.
+# KEYS: the totals. ARGV: number, fence, process, expiry. Does nothing if a later generator has taken over.
 MARK = """
-if tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') > tonumber(ARGV[2]) then
-    return 0
+if tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') <= tonumber(ARGV[2]) then
+    redis.call('HSET', KEYS[1], 'sent', ARGV[1], 'fence', ARGV[2], 'generator', ARGV[3])
+    redis.call('EXPIRE', KEYS[1], ARGV[4])
 end
-redis.call('HSET', KEYS[1], 'sent', ARGV[1], 'fence', ARGV[2])
-return 1
 """
 
 # KEYS: the list of errors. Returns all of it, and removes it.
@@ -84,9 +84,13 @@ class Account:
         """Return the last number that is known to be sent."""
         return int(self._client.hget(self._totals, "sent") or 0)
 
-    def mark(self, number: int, fence: int) -> bool:
-        """Note that all numbers up to this one are sent; False if a later generator has taken over."""
-        return bool(self._mark(keys=[self._totals], args=[number, fence]))
+    def mark(self, number: int, fence: int) -> None:
+        """Note that all numbers up to this one are sent, unless a later generator has taken over."""
+        self._mark(keys=[self._totals], args=[number, fence, os.getpid(), KEEP])
+
+    def generator(self) -> int:
+        """Return the process that last noted what it has sent; 0 if there is none."""
+        return int(self._client.hget(self._totals, "generator") or 0)
 
     def handled(self) -> int:
         """Return how many numbers are handled."""

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from singleflight import Lease
 
-TTL = 5.0
-"""Seconds after which another process takes over from a generator that died."""
-
 FAULTY = 0.05
 """The part of messages that are declared faulty."""
 
@@ -49,6 +46,8 @@ class Options:
     """Names the run, so that several can share a server."""
     count: int | None
     interval: float
+    ttl: float
+    """Seconds after which another process takes over from a generator that died."""
     threads: int
     guarded: bool = True
     """False: without singleflight, for comparison; then one process is told that it generates."""
@@ -62,6 +61,7 @@ class Process:
         self.options = options
         self.account = Account(options.url, options.run)
         self.stopping = threading.Event()
+        self.leading = False
         self.broker = RedisBroker(
             url=options.url,
             namespace=f"example-{options.run}",
@@ -83,17 +83,16 @@ class Process:
         generator.start()
         self.stopping.wait()
         if self.leading:
-            generator.join(TTL)  # it gives its lease back, so that the next one need not wait
+            generator.join(self.options.ttl)  # it gives its lease back, so that the next one need not wait
         worker.stop()
 
-    leading = False
-
     def _handle(self, number: int) -> None:
-        faulty = random.random() < FAULTY  # noqa: S311 - an example's dice
-        error = f"number {number} was faulty in process {os.getpid()}" if faulty else ""
+        error = ""
+        if random.random() < FAULTY:  # noqa: S311 - an example's dice
+            error = f"number {number} was faulty in process {os.getpid()}"
         new = self.account.handle(number, error)
         if self.options.interval:
-            logger.info("%s %d%s", "handled" if new else "known", number, ", faulty" if faulty else "")
+            logger.info("%s %d%s", "handled" if new else "knew", number, ", faulty" if error else "")
 
     def _generate(self) -> None:
         """Generate whenever this process holds the lease, until there is nothing left to generate."""
@@ -103,13 +102,13 @@ class Process:
             try:
                 with self._turn() as turn:
                     self.leading = True
-                    logger.info("process %d generates", os.getpid())
+                    logger.info("generates")
                     self._send_all(turn)
                     return
-            except LeaseLost as error:
-                logger.warning("process %d generates no longer: %s", os.getpid(), error)
+            except LeaseLost:
+                logger.info("generates no longer: its lease has ended, and another one may have taken over")
             except redis.RedisError as error:
-                logger.warning("process %d could not send: %s", os.getpid(), error)
+                logger.warning("could not send: %s", error)
                 self.stopping.wait(1)
             finally:
                 self.leading = False
@@ -120,11 +119,14 @@ class Process:
         if not self.options.guarded:
             yield None
             return
-        with lease(self.options.url, f"generator of {self.options.run}", ttl=TTL, wait=None) as turn:
+        name = f"generator of {self.options.run}"
+        with lease(self.options.url, name, ttl=self.options.ttl, wait=None) as turn:
             yield turn
 
     def _send_all(self, turn: Lease | None) -> None:
         number, interval = self.account.sent(), self.options.interval
+        fence = turn.fence if turn is not None else 0
+        self.account.mark(number, fence)  # from here on no earlier generator can note anything
         due = time.monotonic()
         while not self.stopping.is_set() and number != self.options.count:
             if turn is not None:
@@ -132,7 +134,7 @@ class Process:
             number += 1
             self.handle.send(number)
             if interval or number % MARK_EVERY == 0 or number == self.options.count:
-                self.account.mark(number, turn.fence if turn is not None else 0)
+                self.account.mark(number, fence)
             if interval:
                 due = max(due + interval, time.monotonic())
                 self.stopping.wait(due - time.monotonic())

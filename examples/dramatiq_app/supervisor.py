@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from contextlib import contextmanager
@@ -12,14 +13,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import redis
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from examples.dramatiq_app.account import Account, Totals
-from singleflight import Holder
-from singleflight.plain import PREFIX
-from singleflight.keys import lease_key
-from singleflight.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,29 +36,29 @@ LOOK_EVERY = 0.25
 """Seconds between two looks at the totals."""
 
 
-def generator_of(url: str, run: str) -> int | None:
-    """Return the process id of a run's generator, read from its lease."""
-    look = open_store(url).peek(lease_key(PREFIX, f"generator of {run}"))
-    holder = Holder.decode(look.record.holder) if look is not None and look.record.held else None
-    return holder.pid if holder is not None else None
-
-
 def counted(options: Options, processes: int, *, kill: bool, console: Console) -> tuple[Totals, float]:
     """Run until all numbers are handled; return the totals and the numbers handled per second."""
     options = replace(options, run=options.run or uuid.uuid4().hex[:8])
     account = Account(options.url, options.run)
     assert options.count is not None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     label = "with singleflight" if options.guarded else "without singleflight"
     began: tuple[float, int] | None = None
-    with _processes(options, processes) as children, Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console) as progress, _processes(options, processes, console) as children:
         bar = progress.add_task(label, total=options.count)
         while (handled := account.handled()) < options.count:
             progress.update(bar, completed=handled)
             if began is None and handled:
                 began = time.monotonic(), handled
             if kill and handled > options.count // 2:
-                kill = not _kill(children, generator_of(options.url, options.run), console)
+                kill = not _kill(children, account.generator(), console)
             if not any(child.poll() is None for child in children):
                 raise SystemExit("all processes have ended before the work was done")
             time.sleep(LOOK_EVERY)
@@ -91,17 +95,25 @@ def compare(options: Options, processes: int, console: Console) -> float:
 
 
 @contextmanager
-def _processes(options: Options, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    children = []
+def _processes(options: Options, count: int, console: Console) -> Iterator[list[subprocess.Popen[str]]]:
+    children: list[subprocess.Popen[str]] = []
     try:
         for index in range(count):
             generates = options.guarded or index == 0
             command = [sys.executable, "-m", "examples.dramatiq_app", "--run", options.run]
             command += ["--count", str(options.count), "--interval", str(options.interval)]
-            command += ["--threads", str(options.threads)]
+            command += ["--threads", str(options.threads), "--ttl", str(options.ttl)]
             command += [] if options.guarded else ["--plain"]
             command += [] if generates else ["--handle-only"]
-            children.append(subprocess.Popen(command, env={**os.environ, "REDIS_URL": options.url}))  # noqa: S603
+            child = subprocess.Popen(  # noqa: S603 - this very program
+                command,
+                env={**os.environ, "REDIS_URL": options.url},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            children.append(child)
+            threading.Thread(target=_relay, args=(child, console), daemon=True).start()
         yield children
     finally:
         for child in children:
@@ -114,7 +126,13 @@ def _processes(options: Options, count: int) -> Iterator[list[subprocess.Popen[b
                 child.wait()
 
 
-def _kill(children: list[subprocess.Popen[bytes]], pid: int | None, console: Console) -> bool:
+def _relay(child: subprocess.Popen[str], console: Console) -> None:
+    """Print what a process says above the progress bar."""
+    for line in child.stdout or ():
+        console.print(line.rstrip(), markup=False, highlight=False)
+
+
+def _kill(children: list[subprocess.Popen[str]], pid: int, console: Console) -> bool:
     for child in children:
         if child.pid == pid and child.poll() is None:
             child.kill()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = [sys.executable, "-m", "examples.dramatiq_app"]
+TTL = ["--ttl", "2"]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_counted_run_loses_and_doubles_nothing_though_its_generator_is_killed(
     place: Path, server: ValkeyServer
 ) -> None:
     """Of 20,000 messages each is handled once; the faulty ones are kept until somebody takes them."""
-    result = _run(place, server, "--count", "20000", "--interval", "0", "--kill-generator")
+    result = _run(place, server, "--count", "20000", "--interval", "0", *TTL, "--kill-generator")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "which generated; another takes over" in result.stdout
@@ -66,26 +67,26 @@ def test_exactly_one_process_generates_and_a_paused_one_sends_nothing(
     account = Account(server.url, "live")
     processes = [
         Child(
-            [*COMMAND, "--interval", "0.05"],
+            [*COMMAND, *TTL, "--interval", "0.05"],
             log=place / f"process{i}.log",
             ready="",
             env={"REDIS_URL": server.url, "PYTHONPATH": str(place)},
         )
         for i in range(3)
     ]
+    by_pid = {process.pid: process for process in processes}
     try:
         until(lambda: account.totals().handled > 20, what="the first messages")
-        (first,) = [process for process in processes if _turns(process)]
+        first = by_pid[account.generator()]
         first.send(signal.SIGSTOP)
-        others = [process for process in processes if process is not first]
-        until(lambda: any(_turns(other) for other in others), what="another generator")
+        until(lambda: account.generator() != first.pid, what="another generator")
         seen = account.totals().sent
         until(lambda: account.totals().sent > seen + 20, what="its messages")
         first.send(signal.SIGCONT)
         until(lambda: "generates no longer" in first.log(), what="the end of the first one's turn")
-        (second,) = [other for other in others if _turns(other)]
+        second = by_pid[account.generator()]
         second.kill()
-        until(lambda: sum(map(_turns, processes)) == 3, what="a third turn")
+        until(lambda: account.generator() != second.pid, what="a third turn")
         seen = account.totals().sent
         until(lambda: account.totals().handled > seen, what="messages of the third turn")
 
@@ -96,11 +97,6 @@ def test_exactly_one_process_generates_and_a_paused_one_sends_nothing(
         for process in processes:
             process.kill()
         account.close()
-
-
-def _turns(process: Child) -> int:
-    """Return how often a process has become the generator."""
-    return process.log().count(" generates\n")
 
 
 def _run(place: Path, server: ValkeyServer, *arguments: str) -> subprocess.CompletedProcess[str]:
