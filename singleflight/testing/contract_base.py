@@ -21,6 +21,9 @@ class Rules:
     tick: ClassVar[float] = 0.05
     """Seconds of the shortest lease that the store keeps exactly."""
 
+    clock_error: ClassVar[float] = 0.0
+    """Seconds by which an end may be later than asked, if the store knows its clock no better."""
+
     can_advance: ClassVar[bool] = False
     """True if the ``clock`` fixture is a `FakeClock` that also decides when a record is forgotten."""
 
@@ -39,7 +42,12 @@ class Rules:
     @property
     def lapse(self) -> float:
         """Seconds after which whatever was given `short` is over."""
-        return 2 * self.tick
+        return 2 * self.tick + self.clock_error
+
+    @property
+    def late(self) -> int:
+        """Milliseconds by which an end may be later than asked."""
+        return round(self.clock_error * 1000)
 
 
 def token_of(run: str, attempt: int = 0) -> str:

@@ -39,7 +39,8 @@ class ClaimRules(Rules):
 
         assert (grant.took_over, grant.opens_ms) == (False, 0)
         assert (record.run_id, record.fence, record.held) == ("a", grant.fence, True)
-        assert (record.started_ms, record.expires_ms) == (grant.started_ms, grant.started_ms + LONG)
+        assert record.started_ms == grant.started_ms
+        assert LONG <= record.expires_ms - grant.started_ms <= LONG + self.late
         assert record.holder == HOLDER.encode()
 
     def test_a_replayed_claim_gets_the_same_grant(self, store: Store, key: str) -> None:
@@ -55,7 +56,7 @@ class ClaimRules(Rules):
         busy = refused(store, key, "b")
 
         assert (busy.reason, busy.run_id, busy.holder) == (Reason.RUNNING, "a", HOLDER)
-        assert 0 < busy.retry_after <= LONG / 1000
+        assert 0 < busy.retry_after <= LONG / 1000 + self.clock_error
         assert busy.since == grant.started_ms / 1000
         assert (busy.resumed, busy.waiting, busy.ended) == (False, "", False)
 
@@ -139,7 +140,7 @@ class ClaimRules(Rules):
         busy = refused(store, key, "b")
 
         assert (busy.reason, busy.run_id, busy.holder, busy.ended) == (Reason.WINDOW, "a", HOLDER, True)
-        assert 0 < busy.retry_after <= LONG / 1000 + 0.001
+        assert 0 < busy.retry_after <= LONG / 1000 + 0.001 + self.clock_error
 
     def test_the_window_counts_from_the_start_of_the_run(
         self, store: Store, clock: FakeClock | RealClock, key: str
@@ -147,7 +148,7 @@ class ClaimRules(Rules):
         """The window slides: it ends exactly its length after the start, not at a round time."""
         for number in range(3):
             grant = ran(store, key, f"run-{number}", window_ms=self.short)
-            assert grant.opens_ms == grant.started_ms + self.short
+            assert self.short <= grant.opens_ms - grant.started_ms <= self.short + self.late
             assert look(store, key).record.opens_ms == grant.opens_ms
             clock.advance(1.3 * self.lapse)
 
@@ -165,7 +166,7 @@ class ClaimRules(Rules):
             assert refused(store, key, "b").retry_after == 0.001
             clock.advance(0.001)
         else:
-            clock.advance(11 * self.tick)
+            clock.advance(11 * self.tick + self.clock_error)
 
         granted(store, key, "b")
 
@@ -235,12 +236,14 @@ class ClaimRules(Rules):
 
     def test_keys_do_not_touch_each_other(self, store: Store, key: str) -> None:
         """Leases of different keys are independent, whatever characters keys and names have."""
-        names = ["{x}", "}{", "ключ", "a b\n", '"[1,2]"', "🙂"]
+        names = ["{x}", "}{", "ключ", "КЛЮЧ", "a", "A", "a ", "a\n", "à", '"[1,2]"', "🙂"]
+        # Every key ends with its hash: that MySQL does not see blanks at an end is no harm.
+        keys = {name: f"singleflight:{name}:{key}" for name in names}
         for name in names:
-            granted(store, f"{key}:{name}", name, holder=HOLDER.encode())
+            granted(store, keys[name], name, holder=HOLDER.encode())
 
         for name in names:
-            assert refused(store, f"{key}:{name}", "other").run_id == name
+            assert refused(store, keys[name], "other").run_id == name
 
     def test_of_many_claims_at_once_one_is_granted(self, store: Store, key: str) -> None:
         """Of many threads that claim one free key at the same moment exactly one is granted."""

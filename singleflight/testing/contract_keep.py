@@ -36,7 +36,7 @@ class KeepRules(Rules):
             assert renew(store, key, "a", grant) is Renewed.RENEWED
         seen = look(store, key)
 
-        assert 0 < seen.record.expires_ms - seen.now_ms <= LONG
+        assert 0 < seen.record.expires_ms - seen.now_ms <= LONG + self.late
         assert seen.record.fence == grant.fence
 
     def test_a_renewal_may_change_the_ttl(self, store: Store, key: str) -> None:
@@ -45,7 +45,7 @@ class KeepRules(Rules):
         assert renew(store, key, "a", grant, ttl_ms=LONG // 2) is Renewed.RENEWED
         seen = look(store, key)
 
-        assert seen.record.expires_ms - seen.now_ms <= LONG // 2
+        assert seen.record.expires_ms - seen.now_ms <= LONG // 2 + self.late
 
     def test_a_lapsed_lease_that_nobody_took_is_renewed(
         self, store: Store, clock: FakeClock | RealClock, key: str
@@ -178,7 +178,7 @@ class KeepRules(Rules):
         granted(store, key, "a")
         assert release(store, key, "a", Outcome.FAILED, grace_ms=LONG // 2)
         seen = look(store, key)
-        assert 0 < seen.record.expires_ms - seen.now_ms <= LONG // 2
+        assert 0 < seen.record.expires_ms - seen.now_ms <= LONG // 2 + self.late
         assert refused(store, key, "b").reason is Reason.RUNNING
 
         assert release(store, key, "a", Outcome.FAILED, grace_ms=self.short)
@@ -232,7 +232,7 @@ class LifeRules(Rules):
         remember_ms = round(store.remember * 1000)
 
         def check(longest: int) -> None:
-            assert 0 < look(store, key).remaining_ms <= longest + remember_ms
+            assert 0 < look(store, key).remaining_ms <= longest + remember_ms + self.late
 
         grant = granted(store, key, "a", window_ms=2 * LONG)
         check(2 * LONG)
@@ -289,8 +289,8 @@ class LifeRules(Rules):
             assert renewed is Renewed.RENEWED
         seen = look(store, key)
 
-        assert seen.record.expires_ms - seen.now_ms <= LONG
+        assert seen.record.expires_ms - seen.now_ms <= LONG + self.late
         assert seen.record.started_ms <= seen.now_ms
-        assert seen.record.opens_ms - seen.now_ms <= 2 * LONG
+        assert seen.record.opens_ms - seen.now_ms <= 2 * LONG + self.late
         release(store, key, "a", began=False)
         assert isinstance(claim(store, key, "b"), Granted)

@@ -7,6 +7,8 @@ import logging
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,7 +23,7 @@ from singleflight.stores.base import Renewed
 from singleflight.stores.dynamodb import LEFT_LYING, DynamoStore, make_client
 from singleflight.stores.dynamodb_clock import BOUND, ServerClock
 from singleflight.stores.dynamodb_setup import create_table, least_policy
-from singleflight.testing import FakeClock, StoreContract
+from singleflight.testing import FakeClock, RealClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release, renew
 from tests.support.dynamo import REGION, Refusals
 from tests.support.servers import free_port
@@ -75,6 +77,38 @@ class TestDynamoStore(StoreContract):
     def lose(self, store: DynamoStore, key: str) -> None:
         """Delete the item."""
         store._client().delete_item(TableName=store.table, Key={"lease_key": {"S": key}})
+
+
+class _ByItsOwnClock(StoreContract):
+    tick = 0.2
+    clock_error = 2 * BOUND
+
+    lose = TestDynamoStore.lose
+
+
+_ByItsOwnClock.__test__ = False
+
+
+def test_the_contract_holds_by_dynamodbs_own_clock(store: DynamoStore) -> None:
+    """Every rule of the contract holds by the time in the server's answers; all at once, to be quick."""
+
+    def broken(name: str) -> str:
+        test = getattr(_ByItsOwnClock(), name)
+        given = {"store": store, "clock": RealClock(), "key": f"singleflight:contract:{{{uuid4().hex}}}"}
+        try:
+            test(**{arg: given[arg] for arg in signature(test).parameters})
+        except pytest.skip.Exception:
+            return ""
+        except AssertionError as error:
+            return f"{test.__doc__}: {error}"
+        return ""
+
+    names = [name for name in dir(_ByItsOwnClock) if name.startswith("test_")]
+    with ThreadPoolExecutor(len(names)) as pool:
+        results = list(pool.map(broken, names))
+
+    assert len(names) > 60
+    assert [result for result in results if result] == []
 
 
 @pytest.fixture
