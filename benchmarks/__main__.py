@@ -24,7 +24,9 @@ RESULTS = Path(__file__).parent / "results"
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON, and nothing else.")
 @click.option("--quick", is_flag=True, help="Few rounds: shows that it works, measures little.")
-@click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="Where pictures and JSON go.")
+@click.option(
+    "--results", type=click.Path(path_type=Path), default=RESULTS, help="Where pictures and JSON go."
+)
 def main(names: tuple[str, ...], results: Path, *, as_json: bool, quick: bool) -> None:
     """Measure singleflight beside its peers, on a Valkey server of its own.
 

@@ -12,7 +12,9 @@ from celery import Celery
 VARIANT = os.environ["BENCH_VARIANT"]
 STORE = os.environ["BENCH_STORE"]
 
-app = Celery("bench", broker=os.environ["BENCH_BROKER"], backend=os.environ.get("BENCH_BACKEND"), set_as_current=False)
+app = Celery(
+    "bench", broker=os.environ["BENCH_BROKER"], backend=os.environ.get("BENCH_BACKEND"), set_as_current=False
+)
 app.conf.update(
     task_default_queue=os.environ["BENCH_QUEUE"],
     worker_hijack_root_logger=False,

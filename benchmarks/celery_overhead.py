@@ -55,7 +55,11 @@ class Cost:
 
 def measure(*, quick: bool) -> list[Report]:
     """Compare pools, with and without a result backend."""
-    cases = [("solo", False)] if quick else [("solo", False), ("solo", True), ("prefork", False), ("prefork", True)]
+    cases = (
+        [("solo", False)]
+        if quick
+        else [("solo", False), ("solo", True), ("prefork", False), ("prefork", True)]
+    )
     rounds, tasks = (2, 100) if quick else (12, 200)
     return [_case(pool, rounds, tasks, results=results) for pool, results in cases]
 
@@ -127,7 +131,15 @@ def _environment(name: str, broker: Valkey, store: Valkey, *, results: bool) -> 
 
 def _worker(children: Children, pool: str, env: Mapping[str, str]) -> psutil.Process:
     argv = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_app", "worker", "-P", pool, "-c", "1"]
-    argv += ["-l", "WARNING", "-n", env["BENCH_QUEUE"], "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    argv += [
+        "-l",
+        "WARNING",
+        "-n",
+        env["BENCH_QUEUE"],
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+    ]
     return psutil.Process(children.add(Child("worker", argv, env=env)).pid)
 
 

@@ -31,7 +31,16 @@ TASK = "singleflight: claim + release"
 
 def measure(*, quick: bool) -> list[Report]:
     """Compare the variants; a control is the bare variant once more."""
-    columns = ("variant", "p50 us", "p99 us", "by bare", "client CPU us", "server CPU us", "requests", "spread")
+    columns = (
+        "variant",
+        "p50 us",
+        "p99 us",
+        "by bare",
+        "client CPU us",
+        "server CPU us",
+        "requests",
+        "spread",
+    )
     report = Report("uncontended", "Claim and release, uncontended", columns, plot="by bare")
     rounds, calls = (5, 50) if quick else (40, 100)
     with valkey() as server:
@@ -77,7 +86,8 @@ def variants_on(server: Valkey) -> dict[str, Callable[[int], object]]:
             pass
 
     def claim(number: int) -> None:
-        request = Request(key=f"singleflight:shop.{{{number}}}", task="shop", run_id=str(number), token=new_token())
+        key = f"singleflight:shop:{{{abs(number):032x}}}"
+        request = Request(key=key, task="shop", run_id=str(number), token=new_token())
         _given(leases.claim(request)).release()
 
     def whole(number: int) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("singleflight")
 
-_KEY = re.compile(r"(?s).*?([^:]+):\{([0-9a-f]{32})\}")
-"""A key as `singleflight.keys` writes it: prefix, readable name, digest."""
+_DIGEST = re.compile(r":\{([0-9a-f]{32})\}\Z")
+"""How a key ends that `singleflight.keys` wrote, after its prefix and its readable name."""
 
 
 class Kind(StrEnum):
@@ -122,8 +122,9 @@ class Subject(Protocol):
 
 def short_key(key: str) -> str:
     """Return a key as logs show it, ``task.name:3f2a9c1b``; a text that is no key comes back as it is."""
-    match = _KEY.fullmatch(key)
-    return f"{match[1]}:{match[2][:8]}" if match else key
+    digest = _DIGEST.search(key, max(0, len(key) - 35))
+    name = key[: digest.start()].rpartition(":")[2] if digest else ""
+    return f"{name}:{digest[1][:8]}" if digest and name else key
 
 
 def about(
@@ -167,6 +168,10 @@ class Notify:
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         """Take listeners to call after the log."""
         self._listeners = (log, *listeners)
+
+    def heeds(self, kind: Kind) -> bool:
+        """Return whether anybody hears events of this kind; others need not be made."""
+        return len(self._listeners) > 1 or logger.isEnabledFor(_LEVELS.get(kind, logging.WARNING))
 
     def __call__(self, event: Event) -> None:
         """Pass one event on."""

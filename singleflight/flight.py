@@ -82,7 +82,8 @@ class Leases:
             lease = _lease(keeper, answer, request, holder, sent)
             keeper.hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
             kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
-            self.notify(about(request, kind, fence=answer.fence))
+            if self.notify.heeds(kind):
+                self.notify(about(request, kind, fence=answer.fence))
         except ConfigurationError:
             raise
         except StoreUnavailable as error:

@@ -77,4 +77,5 @@ class Kept:
     def tell(self, kind: Kind, reason: str, now: float) -> None:
         """Report what happened to the lease."""
         lease = self.lease
-        self.notify(about(lease, kind, reason, fence=lease.fence, age=now - lease.held_since))
+        if self.notify.heeds(kind):
+            self.notify(about(lease, kind, reason, fence=lease.fence, age=now - lease.held_since))

@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from benchmarks.support.report import Report
 
 ROW, TOP, LABELS, BARS, MARGIN = 24, 40, 260, 360, 90
-STYLE = "text{font:13px sans-serif;fill:#24292f} .title{font-weight:bold} rect{fill:#8c959f} .ours{fill:#0969da}"
+STYLE = (
+    "text{font:13px sans-serif;fill:#24292f} .title{font-weight:bold} rect{fill:#8c959f} .ours{fill:#0969da}"
+)
 
 
 def draw(report: Report) -> str:
     """Return the picture of the report's plotted column; ours in blue."""
     label = report.columns[0]
-    rows = [(str(row[label]), value) for row in report.rows if isinstance(value := row[report.plot], int | float)]
+    rows = [
+        (str(row[label]), value) for row in report.rows if isinstance(value := row[report.plot], int | float)
+    ]
     longest = max((value for _, value in rows), default=1) or 1
     height, width = TOP + ROW * len(rows) + 10, LABELS + BARS + MARGIN
     parts = [

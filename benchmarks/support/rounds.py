@@ -40,7 +40,9 @@ def shuffled(names: Iterable[str]) -> list[str]:
     return order
 
 
-def interleave(variants: Mapping[str, Callable[[int], object]], *, rounds: int, calls: int) -> dict[str, Times]:
+def interleave(
+    variants: Mapping[str, Callable[[int], object]], *, rounds: int, calls: int
+) -> dict[str, Times]:
     """Call every variant ``calls`` times in each round, in a new order each round; each call has its number."""
     times: dict[str, Times] = defaultdict(Times)
     number = 0

@@ -216,6 +216,9 @@ class _OncePerOutage(Notify):
         self._pass_on = notify
         self.away = False
 
+    def heeds(self, kind: Kind) -> bool:
+        return self._pass_on.heeds(kind)
+
     def __call__(self, event: Event) -> None:
         if not (self.away and event.kind is Kind.STORE_ERROR):
             self._pass_on(event)

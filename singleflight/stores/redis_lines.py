@@ -14,11 +14,13 @@ from redis.crc import key_slot
 
 from singleflight.stores.redis_errors import code_of, driver
 from singleflight.stores.redis_options import patience
+from singleflight.stores.redis_wire import ask, ask_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Command = Sequence[str | int]
+    from singleflight.stores.redis_wire import Command
+
     Node = tuple[str, int]
 
 ELSEWHERE = ("MOVED", "ASK")
@@ -48,22 +50,18 @@ class Line:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        return self._client.execute_command(*command)
+        return ask(self._client.connection_pool, command)
 
     def run_all(self, commands: Sequence[Command], *, asking: bool = False) -> list[Any]:
         """Send many commands and wait for replicas; an answer may be an exception.
 
         ``asking`` says to a node of a cluster that it is to answer although the key is still moving there.
         """
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            if asking:
-                pipeline.execute_command("ASKING")
-            pipeline.execute_command(*command)
+        wanted = [one for command in commands for one in ((("ASKING",), command) if asking else (command,))]
         if self._replicas:
             # Half of the time, or the connection would give up before the server does.
-            pipeline.execute_command("WAIT", self._replicas, max(1, round(self._timeout * 500)))
-        answers = list(pipeline.execute(raise_on_error=False))
+            wanted.append(("WAIT", self._replicas, max(1, round(self._timeout * 500))))
+        answers = ask_all(self._client.connection_pool, wanted)
         if self._replicas:
             had = answers.pop()
             if isinstance(had, Exception):
