@@ -78,8 +78,9 @@ class Rig:
             for worker in self.workers:
                 worker.child.kill()
         finally:
-            if hasattr(self, "app"):
-                self.app.backend.result_consumer.stop()
+            consumer = getattr(self.app.backend, "result_consumer", None) if hasattr(self, "app") else None
+            if consumer is not None:
+                consumer.stop()
             self.broker.close()
             if self._own_store:
                 self.store.close()
