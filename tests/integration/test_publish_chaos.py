@@ -27,6 +27,8 @@ CONF = {
         "visibility_timeout": 5,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
+        # A worker that is killed while it looks for lost messages keeps others from looking: for five minutes.
+        "unacked_mutex_expire": 2,
     }
 }
 DRAIN = 240
