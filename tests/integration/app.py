@@ -14,6 +14,7 @@ from celery import Celery, Task, shared_task
 
 from tests.support.bodylog import BodyLog
 from tests.support.commands import SCHEDULE
+from tests.support.sweep import SWEEP
 
 
 def make_app(broker: str, backend: str) -> Celery:
@@ -21,8 +22,7 @@ def make_app(broker: str, backend: str) -> Celery:
     app = Celery("integration", broker=broker, backend=backend)
     app.conf.update(
         broker_connection_retry_on_startup=True,
-        # A message fetched by a worker that is then killed must not wait for the sweep's default 100 s.
-        broker_transport_options={"unacked_restore_interval": 1, "unacked_restore_throttle": 1},
+        broker_transport_options=SWEEP,
         worker_prefetch_multiplier=1,
         beat_schedule=json.loads(os.environ.get(SCHEDULE, "{}")),
         beat_max_loop_interval=1,

@@ -17,20 +17,13 @@ from tests.integration import publish_app
 from tests.support.bodylog import overlaps
 from tests.support.rig import Rig
 from tests.support.servers import ValkeyServer
+from tests.support.sweep import SWEEP
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONF = {
-    "broker_transport_options": {
-        "visibility_timeout": 5,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-        # A worker that is killed while it looks for lost messages keeps others from looking: for five minutes.
-        "unacked_mutex_expire": 2,
-    }
-}
+CONF = {"broker_transport_options": {"visibility_timeout": 5, **SWEEP}}
 DRAIN = 240
 """Seconds that only bound a failure: what was published while the store was away comes to a thousand
 deliveries and more, of which a busy machine handles thirty a second."""

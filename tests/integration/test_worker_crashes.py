@@ -14,6 +14,7 @@ from singleflight import Singleton
 from tests.integration.worker_app import TTL
 from tests.support.bodylog import overlaps, starts
 from tests.support.rig import Rig
+from tests.support.sweep import SWEEP
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.bodylog import Run
 
 VISIBILITY = 5.0
-REDELIVERY = {"visibility_timeout": VISIBILITY, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+REDELIVERY = {"visibility_timeout": VISIBILITY, **SWEEP}
 LONG = {"singleton": Singleton(ttl=60)}
 
 

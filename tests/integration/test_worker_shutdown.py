@@ -10,6 +10,7 @@ import pytest
 
 from singleflight import Singleton
 from tests.support.rig import Rig
+from tests.support.sweep import SWEEP
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -21,13 +22,7 @@ LONG = Singleton(ttl=60)
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Run broker and store for all tests of this file; each test has a worker and a queue of its own."""
-    conf = {
-        "broker_transport_options": {
-            "visibility_timeout": 5,
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-        }
-    }
+    conf = {"broker_transport_options": {"visibility_timeout": 5, **SWEEP}}
     with Rig(tmp_path_factory.mktemp("shutdown"), conf=conf) as rig:
         yield rig
         assert not rig.endless_keys()

@@ -21,6 +21,7 @@ from celery.exceptions import Ignore, Reject
 from singleflight import Singleton, current_lease, try_lease
 from singleflight.celery import install
 from tests.support.bodylog import BodyLog
+from tests.support.sweep import SWEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,8 +67,7 @@ def make_app(
     app = Celery("worker_tests", broker=broker, backend=backend)
     app.conf.update(
         broker_connection_retry_on_startup=True,
-        # A message fetched by a worker that is then killed must not wait for the sweep's default 100 s.
-        broker_transport_options={"unacked_restore_interval": 1, "unacked_restore_throttle": 1},
+        broker_transport_options=SWEEP,
         worker_prefetch_multiplier=1,
     )
     app.conf.update(conf or {})

@@ -17,6 +17,7 @@ from tests.integration import worker_app
 from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.nodes import import_path
 from tests.support.rig import Rig
+from tests.support.sweep import SWEEP
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG = Singleton(ttl=30)
-CONF = {
-    "broker_transport_options": {
-        "visibility_timeout": 5,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-    }
-}
+CONF = {"broker_transport_options": {"visibility_timeout": 5, **SWEEP}}
 
 
 @pytest.fixture(scope="module")
