@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class File(Transport):
     def capture_envelope(self, envelope: Envelope) -> None:
         """Write the envelope's items."""
         for item in envelope.items:
-            if item.type in ("event", "transaction"):
+            if item.type in ("event", "transaction", "check_in"):
                 write("sentry.log", {"type": item.type, **(item.payload.json or {})})
 
 
@@ -64,7 +65,7 @@ def instrument() -> None:
         transport=File,
         traces_sample_rate=1.0,
         default_integrations=False,
-        integrations=[CeleryIntegration()],
+        integrations=[CeleryIntegration(monitor_beat_tasks=True)],
     )
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(Spans()))
@@ -74,9 +75,21 @@ def instrument() -> None:
 if os.environ[ORDER] == "before":
     instrument()
 
+from singleflight import Singleton  # noqa: E402 - the order is what is tested
 from tests.integration import publish_app  # noqa: E402 - the order is what is tested
 
 if os.environ[ORDER] == "after":
     instrument()
 
 app = publish_app.app
+# Sentry watches no interval of less than a minute, so this one has been due for an hour.
+app.conf.beat_schedule = {
+    task: {
+        "task": task,
+        "schedule": 60.0,
+        "args": ["tick"],
+        "options": options,
+        "last_run_at": datetime.now(UTC) - timedelta(hours=1),
+    }
+    for task, options in (("plain", {}), ("probe", {"singleton": Singleton(on_conflict="defer")}))
+}

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from singleflight import Singleton
+from tests.integration import worker_app
 from tests.support.beside import beside
+from tests.support.child import Child
+from tests.support.commands import celery_command, import_path
 from tests.support.rig import Rig
 from tests.support.waiting import until
 
@@ -18,14 +21,16 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
 
-@pytest.fixture(params=["before", "after"])
+APP = "tests.integration.instrumented_app"
+
+
+@pytest.fixture(scope="module", params=["before", "after"])
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Run one worker under both; they are switched on before or after `install`."""
     beside("sentry_sdk")
     beside("opentelemetry.instrumentation.celery")
     with Rig(tmp_path_factory.mktemp("instrumented")) as rig:
-        app = "tests.integration.instrumented_app"
-        yield rig.start(1, concurrency=4, app=app, env={"INSTRUMENT": request.param})
+        yield rig.start(1, concurrency=4, app=APP, env={"INSTRUMENT": request.param})
 
 
 def lines(rig: Rig, name: str) -> list[dict[str, Any]]:
@@ -78,3 +83,43 @@ def test_sentry_and_opentelemetry_see_runs_as_they_are(rig: Rig) -> None:
     assert [(error["transaction"], error["exception"]["values"][-1]["type"]) for error in errors] == [
         ("probe", "ValueError")
     ]
+
+
+def test_sentrys_monitors_see_each_tick_once(rig: Rig, request: pytest.FixtureRequest) -> None:
+    """Of two beats one opens the check-in of a tick, and the run closes it, one that was deferred as well."""
+    gate = rig.folder / "tick-gate"
+    busy = rig.send("probe", "tick", gate=str(gate))
+    rig.wait_start("tick")
+    env = {
+        **import_path(rig.folder),
+        "CELERY_BROKER_URL": rig.broker.url,
+        "CELERY_RESULT_BACKEND": rig.broker.url,
+        worker_app.STORE: rig.store.url,
+        worker_app.FOLDER: str(rig.folder),
+        worker_app.CONF: '{"beat_max_loop_interval": 1}',
+        "INSTRUMENT": request.node.callspec.params["rig"],
+    }
+    argv = [*celery_command(APP), "beat", "--scheduler", "singleflight", "-l", "DEBUG"]
+    beats = [Child(argv, log=rig.folder / f"beat{n}.log", ready="beat: Waking up", env=env) for n in (1, 2)]
+    try:
+        for beat in beats:
+            beat.wait_ready()
+        until(
+            lambda: any(" deferred" in line for line in rig.workers[0].logs().splitlines()), 20, "a deferral"
+        )
+        gate.touch()
+        assert busy.get(timeout=20) == busy.id
+        once = {"plain": ["in_progress", "ok"], "probe": ["in_progress", "ok"]}
+        until(lambda: checked_in(rig) == once, 30, "the check-ins of two ticks")
+    finally:
+        for beat in beats:
+            beat.kill()
+
+
+def checked_in(rig: Rig) -> dict[str, list[str]]:
+    """Return what each of Sentry's monitors has been told, in order."""
+    told: dict[str, list[str]] = {}
+    for line in lines(rig, "sentry.log"):
+        if line["type"] == "check_in":
+            told.setdefault(line["monitor_slug"], []).append(line["status"])
+    return told
