@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 
 try:
+    # Other packages bring botocore alone. boto3 itself is not imported here, because that takes long.
+    if importlib.util.find_spec("boto3") is None:
+        raise ImportError("No module named 'boto3'")
     from botocore import exceptions  # type: ignore[import-untyped]  # it ships none
 except ImportError as error:
     raise ConfigurationError(

@@ -5,12 +5,18 @@ The witness is a counter in a file, far from the store: an update that two made 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from singleflight.stores.dynamodb_clock import BOUND
+from tests.support.child import DIE_WITH_PARENT
 from tests.support.crowd import Crowd, run, wrong_clock
 
 SERVERS = ("postgresql", "mariadb", "ministack")
@@ -85,3 +91,64 @@ def test_clocks_that_are_an_hour_off_change_nothing(crowd: Crowd) -> None:
     here = time.time()
     offsets = sorted(round((count.now - here) / HOUR) for count in counts)
     assert offsets == [-1, -1, 1, 1], "the clocks were not off"
+
+
+TAKE = """
+import sys, threading, time
+from singleflight.lease import Granted
+from singleflight.stores import open_store
+from singleflight.stores.base import Claim
+url, key, run, ttl = sys.argv[1:]
+time.sleep = lambda seconds: threading.Event().wait(seconds)  # libfaketime breaks the real one
+store, refused = open_store(url, timeout=20), 0.0
+while store.peek(key) is None and run == "second":
+    time.sleep(0.02)
+while True:
+    sent = time.monotonic()
+    if isinstance(store.claim(Claim(key, run, 0, run, round(float(ttl) * 1000))), Granted):
+        break
+    refused = sent
+    time.sleep(0.02)
+print(refused, sent, time.monotonic(), time.time(), flush=True)
+"""
+"""Takes a lease as soon as it can, and never gives it back; the second run lets the first go first."""
+
+
+@pytest.mark.parametrize("crowd", SERVERS, indirect=True)
+def test_a_takeover_is_in_time_whatever_the_clocks_say(crowd: Crowd) -> None:
+    """Two hours lie between the clocks of a dead holder and its taker: it comes after ttl, and soon after."""
+    ttl = max(4.0, shortest(crowd))
+    most = ttl + (2 * BOUND if crowd.url.startswith("dynamodb") else 0)
+
+    with ThreadPoolExecutor(4) as pool:
+        pairs = []
+        for clocks in (("+1h", "-1h"), ("-1h", "+1h")):
+            key = f"singleflight:{crowd.name}{clocks[0]}"
+            pairs.append(
+                [
+                    pool.submit(elsewhere, TAKE, wrong_clock(clock), crowd.url, key, run, str(ttl))
+                    for clock, run in zip(clocks, ("first", "second"), strict=True)
+                ]
+            )
+
+    for pair in pairs:
+        (_, taken, known, then), (refused, _, granted, now) = (one.result() for one in pair)
+        assert round(abs(now - then) / HOUR) == 2, "the clocks were not off"
+        assert refused > known, "nobody was ever refused"
+        assert granted - taken >= ttl, "two held the lease"
+        # Whoever asked later than this was granted, however long it took this machine to let it ask.
+        assert refused - known <= most + 0.1
+
+
+def elsewhere(code: str, environment: dict[str, str], *arguments: str) -> list[float]:
+    """Run code in a process of its own and return the numbers that it prints."""
+    done = subprocess.run(
+        [*DIE_WITH_PARENT, sys.executable, "-c", code, *arguments],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout, done.stderr
+    return [float(number) for number in done.stdout.split()]

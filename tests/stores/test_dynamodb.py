@@ -365,10 +365,13 @@ def test_both_schemes_open_a_store() -> None:
     assert one.address == other.address
 
 
-def test_a_missing_driver_is_named_with_its_remedy() -> None:
+@pytest.mark.parametrize("package", ["boto3", "botocore"])
+def test_a_missing_driver_is_named_with_its_remedy(package: str) -> None:
     """Without boto3 the store says what to install, and the library itself still imports."""
     code = (
-        "import sys; sys.modules['botocore'] = sys.modules['boto3'] = None\n"
+        "import importlib.util as util, sys\n"
+        f"sys.modules[{package!r}], found = None, util.find_spec\n"
+        f"util.find_spec = lambda name: None if name == {package!r} else found(name)\n"
         "import singleflight\n"
         "from singleflight.stores import open_store\n"
         "try: open_store('dynamodb://leases')\n"

@@ -424,18 +424,21 @@ def test_every_scheme_opens_a_store(url: str, driver: str) -> None:
     assert store._url.drivername == driver
 
 
-@pytest.mark.parametrize("package", ["sqlalchemy", "psycopg"])
-def test_a_missing_package_is_named_with_its_remedy(package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "database"), [("sqlalchemy", "postgresql"), ("psycopg", "postgresql"), ("pymysql", "mysql")]
+)
+def test_a_missing_package_is_named_with_its_remedy(package: str, database: str) -> None:
     """Without SQLAlchemy, or without any driver, the error says what to install; the library imports."""
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "import importlib.util as util\n"
         "found = util.find_spec\n"
-        "hidden = (*(name for name, module in sys.modules.items() if module is None), 'psycopg2', 'pg8000')\n"
+        "hidden = {name for name, module in sys.modules.items() if module is None}\n"
+        "hidden |= {'psycopg2', 'pg8000', 'MySQLdb'}\n"
         "util.find_spec = lambda name: None if name in hidden else found(name)\n"
         "import singleflight\n"
         "from singleflight.stores import open_store\n"
-        "try: open_store('postgresql://localhost/shop')\n"
+        f"try: open_store('{database}://localhost/shop')\n"
         "except singleflight.ConfigurationError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
