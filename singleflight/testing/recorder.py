@@ -58,13 +58,14 @@ class FlightRecorder:
         Raises:
             ConfigurationError: if singleflight is not installed in the app.
         """
+        holder: Any = app  # `install` leaves an attribute that Celery's class does not know
         before: Runtime | None = getattr(app, "singleflight", None)
         if before is None:
             raise ConfigurationError(
                 f"the app {app.main!r} has no leases: call singleflight.celery.install(app) where it is made"
             )
         listeners = (*before.setting("listeners", ()), self)
-        app.singleflight = before.changed(self.store, enabled=True, eager=True, listeners=listeners)
+        holder.singleflight = before.changed(self.store, enabled=True, eager=True, listeners=listeners)
         self._attached.callback(setattr, app, "singleflight", before)
 
     def detach(self) -> None:
@@ -87,18 +88,20 @@ class FlightRecorder:
         run_id, token = f"elsewhere-{uuid4()}", uuid4().hex
         delivery = Delivery(run_id, 0, token, args, kwargs)
         runtime: Runtime = task.app.singleflight
-        behind = task.app.tasks[task.name]  # `task` may be Celery's proxy of it
+        behind: Any = task.app.tasks[task.name]  # `task` may be Celery's proxy of it
         policy = runtime.policy(behind, delivery)
-        asked = policy and runtime.request(behind, policy, delivery)
+        asked = None if policy is None else runtime.request(behind, policy, delivery)
         if asked is None:
-            raise ConfigurationError(f"{task.name}{args} takes no lease: it is no singleton, or no such call")
+            raise ConfigurationError(
+                f"{behind.name}{args} takes no lease: it is no singleton, or no such call"
+            )
         ttl_ms, window_ms = round(asked.ttl * 1000), round(asked.window * 1000)
-        holder = Holder(task.name, host="elsewhere", pid=0).encode()
+        holder = Holder(behind.name, host="elsewhere", pid=0).encode()
         answer = self.store.claim(
             Claim(asked.key, run_id, 0, token, ttl_ms=ttl_ms, window_ms=window_ms, holder=holder)
         )
         if isinstance(answer, Busy):
-            raise AssertionError(f"{task.name} cannot be running elsewhere: {answer}")  # noqa: TRY004
+            raise AssertionError(f"{behind.name} cannot be running elsewhere: {answer}")  # noqa: TRY004
         try:
             yield run_id
         finally:
