@@ -79,9 +79,8 @@ class Ticks:
         """Claim through ``leases``; ``ttl`` is for how many seconds a replica that died holds up a tick."""
         self._notify = _OncePerOutage(leases.notify)
         self._leases = Leases(leases.store, self._notify)
-        # A prefix of its own, because any name may be that of a user's lease or task, "beat:x" too.
-        self._prefix = f"{prefix}:beat"
-        self._clock_key = lease_key(f"{self._prefix}:clock", "clock")
+        self._prefix = prefix
+        self._clock_key = lease_key(f"{prefix}:beat:clock", "clock")
         self._ttl = ttl
         self._clock = clock
         self._unanswered: dict[str, tuple[str, str]] = {}
@@ -96,7 +95,7 @@ class Ticks:
 
     def key(self, name: str) -> str:
         """Return the key of the record of the entry of that name."""
-        return lease_key(self._prefix, name)
+        return tick_key(self._prefix, name)
 
     def last(self, entry: Any) -> Sent | Later | None:
         """Read the last tick of an entry; None if the store knows none."""
@@ -222,6 +221,12 @@ class _OncePerOutage(Notify):
     def __call__(self, event: Event) -> None:
         if not (self.away and event.kind is Kind.STORE_ERROR):
             self._pass_on(event)
+
+
+def tick_key(prefix: str, entry: str) -> str:
+    """Return the key of the record of the entry of that name, for an app whose keys start with a prefix."""
+    # A prefix of its own, because any name may be that of a user's lease or task, "beat:x" too.
+    return lease_key(f"{prefix}:beat", entry)
 
 
 def give_back(lease: Lease) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singleflight.cli.address import locate
-from singleflight.cli.entry import Entry
+from singleflight.cli.entry import Entry, named
 from singleflight.cli.voice import Failure, keep_secret
 from singleflight.cli.where import store_url
 from singleflight.errors import ConfigurationError
@@ -17,12 +18,16 @@ from singleflight.events import short_key
 from singleflight.keys import KeyRule, lease_key
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
+from singleflight.stores.deciding import DecidingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from singleflight.stores.base import Store
+
+AT_ONCE = 8
+"""How many keys are looked at at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +49,21 @@ class Access:
         """
         if not isinstance(self.store, Listing):
             raise Failure("this store cannot list its keys; name one: singleflight show URL NAME")
-        return (key for key in self.store.scan(self.prefix) if short_key(key) != key)
+        # Of what beats keep, only their entries' ticks say something to people.
+        keys = (key for key in self.store.scan(self.prefix) if short_key(key) != key)
+        return (key for key in keys if not key.rsplit(":", 2)[0].endswith(":beat:clock"))
 
     def entries(self) -> Iterator[Entry]:
-        """Look at all keys; one that no version of ours has written is left out."""
-        for key in self.keys():
-            entry = self.entry(key)
-            if entry is not None:
-                yield entry
+        """Look at all keys; one that has gone meanwhile is left out."""
+        # Several at a time, because each look may travel far.
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from filter(None, pool.map(self.entry, self.keys()))
 
     def entry(self, key: str) -> Entry | None:
         """Look at one key; None if the store knows nothing of it."""
         look = self.store.peek(key)
-        return None if look is None else Entry(key, look)
+        # By compare-and-set, a refused claim only reads.
+        return None if look is None else Entry(key, look, counted=not isinstance(self.store, DecidingStore))
 
     def key(self, words: Sequence[str]) -> str:
         """Return the key that words name: a key, whole or as `ls` prints it, a lease's name, or a task.
@@ -73,7 +80,7 @@ class Access:
             return name
         readable, _, digits = name.rpartition(":")
         if readable and len(digits) == 8 and isinstance(self.store, Listing):  # noqa: PLR2004 - as `short_key` cuts
-            found = [key for key in self.keys() if short_key(key) == name]
+            found = [key for key in self.keys() if named(key) == name]
             if len(found) > 1:
                 raise Failure(f"{name} means {len(found)} keys: {', '.join(found)}; give a whole one")
             if found:

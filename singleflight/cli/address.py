@@ -67,8 +67,9 @@ def _names_a_store(scheme: str, rest: str, name: str) -> bool:
 
 def secrets_in(url: str) -> list[str]:
     """Return what of a URL must never be shown, as it stands there and decoded."""
-    # Whole, because a URL that cannot be read cannot be told apart either.
-    found = [url.partition("://")[2].rpartition("@")[0]]
+    # Whole, because a URL that cannot be read cannot be told apart either. A user's name alone is no secret.
+    account = url.partition("://")[2].rpartition("@")[0]
+    found = [account] if ":" in account else []
     with suppress(ValueError):
         parts = urlsplit(url)
         found += [parts.password or ""]

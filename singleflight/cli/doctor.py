@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
+import traceback
+import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +19,7 @@ from singleflight.cli.doctor_redis import of_server
 from singleflight.cli.findings import Finding, Level, of_store
 from singleflight.cli.inspect import JSON, on_store
 from singleflight.cli.voice import Failure, spoken
-from singleflight.errors import ConfigurationError
+from singleflight.errors import ConfigurationError, SingleflightError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,9 +62,9 @@ def doctor(
 
 def of_any(store: Store, prefix: str) -> Iterator[Finding]:
     """Look at a store, and at the server behind it where more can be asked of it."""
-    yield from of_store(store, prefix)
+    works = yield from of_store(store, prefix)
     ask = getattr(store, "ask", None)
-    if ask is not None:
+    if works and ask is not None:
         try:
             yield from of_server(ask)
         except Exception as error:  # noqa: BLE001 - whatever a server's INFO lacks, the rest still counts
@@ -76,13 +80,14 @@ def of_celery(app: Any, store: Store | None) -> Iterator[Finding]:
         remedy = "call singleflight.celery.install(app) where the app is made"
         yield Finding(Level.ERROR, "the app has no leases", remedy)
         return
+    looked_at = store
     try:
-        looked_at: Store = store or runtime.open_leases(remember=BRIEFLY).store
+        looked_at = store or runtime.open_leases(remember=BRIEFLY).store
     except ConfigurationError as error:
-        yield Finding(Level.ERROR, str(error))
+        yield Finding.said(Level.ERROR, str(error))
     else:
         yield from of_any(looked_at, runtime.prefix)
-    yield from of_app(app)
+    yield from of_app(app, looked_at)
 
 
 def load(name: str) -> Any:
@@ -95,12 +100,24 @@ def load(name: str) -> Any:
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Celery does
     try:
-        app = find_app(name)
-        app.loader.import_default_modules()
-        app.finalize()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Failure(f"cannot load the app {name}: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # ours are findings, and said as such
+            app = find_app(name)
+            app.loader.import_default_modules()
+            app.finalize()
+    except SingleflightError:
+        raise
+    except Exception as error:
+        raise Failure(f"cannot load the app {name}: {_cause(error)}") from error
     return app
+
+
+def _cause(error: Exception) -> str:
+    """Return what a user's module raised, and where: worth more than a traceback through Celery."""
+    here = os.getcwd()  # noqa: PTH109 - as above
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(here)]
+    where = f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}{where}: {error}"
 
 
 def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
@@ -112,7 +129,20 @@ def report(found: Iterable[Finding], *, as_json: bool) -> NoReturn:
         if as_json:
             click.echo(spoken(json.dumps(asdict(finding))))
             continue
-        click.echo(spoken(f"{finding.level:<8} {finding.what}"))
+        click.echo("\n".join(_lines(spoken(finding.what), finding.level)))
         if finding.remedy:
-            click.echo(spoken(f"{'':<8} -> {finding.remedy}"))
+            click.echo("\n".join(_lines(f"-> {spoken(finding.remedy)}", "")))
     sys.exit(1 if worst is Level.ERROR else 0)
+
+
+def _lines(text: str, level: str) -> list[str]:
+    """Break a text where a terminal would; whoever filters lines gets whole ones."""
+    first = f"{level:<8} "
+    if not sys.stdout.isatty():
+        return [first + text]
+    columns = max(40, shutil.get_terminal_size().columns)
+    indent = " " * (len(first) + 3 * text.startswith("-> "))
+    return textwrap.wrap(
+        text, columns, initial_indent=first, subsequent_indent=indent,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip

@@ -27,7 +27,7 @@ def enter(program: str) -> NoReturn:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
         else:
-            speak(f"{error.format_message()} (see {_path(error)} --help)")
+            speak(f"{error.format_message().removesuffix('.')}; see {_path(error)} --help")
         sys.exit(Exit.USAGE if error.ctx is not None and error.ctx.command is run else error.exit_code)
     except Failure as error:
         speak(error.format_message())

@@ -12,8 +12,8 @@ from singleflight.stores.base import INFINITE
 if TYPE_CHECKING:
     from singleflight.stores.base import Look
 
-STATES = ("running", "lapsed", "window", "free")
-"""Held; held by somebody who is not heard of any more; free but too soon to start; free."""
+STATES = ("running", "lapsed", "waiting", "window", "free")
+"""Held; held by somebody not heard of any more; free, and one waits; free but too soon to start; free."""
 
 SHOWN_RUNS = 10
 
@@ -24,6 +24,8 @@ class Entry:
 
     key: str
     look: Look
+    counted: bool = True
+    """Whether the store counts refusals."""
 
     @property
     def state(self) -> str:
@@ -31,7 +33,9 @@ class Entry:
         record, now_ms = self.look.record, self.look.now_ms
         if record.held:
             return "running" if record.expires_ms > now_ms else "lapsed"
-        return "window" if record.opens_ms >= now_ms else "free"
+        if record.opens_ms >= now_ms:
+            return "window"
+        return "waiting" if self.waiting else "free"
 
     @property
     def waiting(self) -> str:
@@ -41,7 +45,12 @@ class Entry:
     @property
     def quiet(self) -> bool:
         """Whether nothing is going on."""
-        return self.state == "free" and not self.waiting
+        return self.state == "free"
+
+    @property
+    def name(self) -> str:
+        """The key as logs show it; in front of an entry of beat's schedule, ``beat:``."""
+        return named(self.key)
 
     def facts(self) -> dict[str, object]:
         """Return all there is, for JSON; durations in seconds, None where something does not apply."""
@@ -49,7 +58,7 @@ class Entry:
         holder = Holder.decode(record.holder)
         return {
             "key": self.key,
-            "short_key": short_key(self.key),
+            "short_key": self.name,
             "task": holder.task if holder else None,
             "state": self.state,
             "run_id": record.run_id or None,
@@ -61,7 +70,7 @@ class Entry:
             "window_left": self._left(record.opens_ms),
             "waiting": self.waiting or None,
             "outcome": record.outcome or None,
-            "refused": record.refused,
+            "refused": record.refused if self.counted else None,
             "refused_reason": record.refused_reason or None,
             "refused_ago": self._ago(record.refused_ms),
             "forgotten_in": self.look.remaining_ms / 1000,
@@ -78,7 +87,7 @@ class Entry:
     def lines(self) -> list[str]:
         """Return the lines of `ls`: the key, what goes on, and who was turned away."""
         story = ["; ".join(self._story()), self._refusals()]
-        return [f"{self.state:<8} {short_key(self.key)}", *(f"{'':<8} {line}" for line in story if line)]
+        return [f"{self.state:<8} {self.name}", *(f"{'':<8} {line}" for line in story if line)]
 
     def paragraph(self) -> list[str]:
         """Return what `show` says."""
@@ -97,7 +106,10 @@ class Entry:
             ),
             ("waiting", self.waiting or "nobody"),
             ("outcome", record.outcome or ("still running" if record.held else "none")),
-            ("refused", self._refusals() or "none"),
+            (
+                "refused",
+                self._refusals() or ("none" if self.counted else "not counted by this kind of store"),
+            ),
             ("forgotten", f"in {brief(self.look.remaining_ms / 1000)}, if not used"),
         ]
         lines = [f"{name:<12} {text}" for name, text in rows]
@@ -143,7 +155,13 @@ class Entry:
 
 def in_order(entries: list[Entry]) -> list[Entry]:
     """Sort by what is most urgent, then by name."""
-    return sorted(entries, key=lambda entry: (STATES.index(entry.state), entry.quiet, entry.key))
+    return sorted(entries, key=lambda entry: (STATES.index(entry.state), entry.key))
+
+
+def named(key: str) -> str:
+    """Return the short text that stands for a key wherever operators read and type one."""
+    prefix = key.rsplit(":", 2)[0]
+    return f"beat:{short_key(key)}" if prefix.endswith(":beat") else short_key(key)
 
 
 def brief(seconds: float | None) -> str:

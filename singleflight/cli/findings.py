@@ -15,7 +15,8 @@ from singleflight.lease import Granted, Outcome, monotonic
 from singleflight.stores.base import Claim, Listing, Release, Renewal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Self
 
     from singleflight.stores.base import Store
 
@@ -46,30 +47,41 @@ class Finding:
     what: str
     remedy: str = ""
 
+    @classmethod
+    def said(cls, level: Level, text: str) -> Self:
+        """Return what a sentence says that ends with its remedy, behind a semicolon."""
+        what, _, remedy = text.rpartition("; ")
+        return cls(level, what or text, remedy if what else "")
 
-def of_store(store: Store, prefix: str) -> Iterator[Finding]:
-    """Try every operation on a key of doctor's own, and compare clocks."""
+
+def of_store(store: Store, prefix: str) -> Generator[Finding, None, bool]:
+    """Try every operation on a key of doctor's own, and compare clocks; return whether any of it worked."""
     key = lease_key(prefix, f"singleflight.doctor.{uuid.uuid4().hex}")
     times: list[float] = []
+    refused: dict[str, list[str]] = {}
     for name, operation in _operations(store, key):
         began = monotonic()
         try:
             operation()
         except ConfigurationError as error:
-            yield Finding(Level.ERROR, f"{name}: {error}")
+            refused.setdefault(str(error), []).append(name)
         except StoreUnavailable as error:
             yield Finding(Level.ERROR, f"{name}: {error}", "check address, network and server")
-            return
+            return False
         else:
             times.append(monotonic() - began)
-    if times:
-        yield _latency(median(times))
+    for text, names in refused.items():
+        yield Finding.said(Level.ERROR, f"{', '.join(names) if times else 'nothing works'}: {text}")
+    if not times:
+        return False
+    yield _latency(median(times))
     try:
         yield from _clock(store, key)
         yield _listing(store, prefix)
         store.evict(key)
     except (ConfigurationError, StoreUnavailable) as error:
-        yield Finding(Level.ERROR, str(error))
+        yield Finding.said(Level.ERROR, str(error))
+    return True
 
 
 def of_clock(offset: float) -> Finding:
@@ -123,5 +135,5 @@ def _listing(store: Store, prefix: str) -> Finding:
     try:
         next(iter(store.scan(prefix)), None)
     except ConfigurationError as error:
-        return Finding(Level.WARNING, f"ls and watch cannot list keys: {error}")
+        return Finding.said(Level.WARNING, f"ls and watch cannot list keys: {error}")
     return Finding(Level.OK, "keys can be listed")

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from singleflight.cli.inspect import on_store
-from singleflight.cli.voice import Failure, keep_secret, spoken
+from singleflight.cli.voice import Failure, keep_secret
 from singleflight.cli.where import store_url
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+WORKERS = "workers, beats, publishers, and singleflight run"
+OPERATORS = "operators: ls, show, evict, watch, doctor"
+LOOKERS = "operators who only look: ls, show, watch; evict and doctor need what workers need"
 
 
 @click.command()
@@ -21,8 +25,8 @@ if TYPE_CHECKING:
 def init(url: str, *, printing: bool, prefix: str, url_file: Path | None) -> None:
     """Make the tables that a SQL or DynamoDB store needs; safe to repeat.
 
-    With --print, the statements for a database, the least policy for DynamoDB, or the least rights of a
-    Redis user, who needs no tables.
+    With --print, the statements for a database, the policies for DynamoDB, or the users for Redis, which
+    needs no tables; each with the least rights, of workers and of operators.
 
     \b
       singleflight init postgresql://owner@db/app
@@ -37,7 +41,8 @@ def init(url: str, *, printing: bool, prefix: str, url_file: Path | None) -> Non
         from singleflight.stores import dynamodb_setup  # noqa: PLC0415 - each needs its own driver
 
         if printing:
-            lines = [dynamodb_setup.least_policy(url)]
+            workers, operators = (dynamodb_setup.least_policy(url, listing=each) for each in (False, True))
+            lines = [f"# {WORKERS}", workers, f"# {OPERATORS}", operators]
         else:
             dynamodb_setup.create_table(url)
     elif scheme.startswith(("postgres", "mysql", "mariadb", "sqlite")):
@@ -45,17 +50,17 @@ def init(url: str, *, printing: bool, prefix: str, url_file: Path | None) -> Non
 
         if printing:
             lines = [f"{statement};" for statement in sql_setup.statements(url)]
+            if not scheme.startswith("sqlite"):
+                lines += sql_setup.grants("SELECT, INSERT, UPDATE, DELETE", "singleflight", WORKERS)
+                lines += sql_setup.grants("SELECT", "operator", LOOKERS)
         else:
             sql_setup.create_tables(url)
     elif scheme.startswith(("redis", "valkey", "unix")):
         from singleflight.stores.redis_errors import COMMANDS  # noqa: PLC0415
 
-        rights = " ".join(f"+{command}" for command in COMMANDS)
-        lines = [
-            f"ACL SETUSER singleflight on >PASSWORD ~{prefix}:* resetchannels -@all {rights}",
-            "# for operators, besides: +scan for ls and watch, +info +config|get for doctor",
-        ]
+        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {' '.join(f'+{name}' for name in COMMANDS)}"
+        lines = [f"# {WORKERS}", f"ACL SETUSER singleflight {user}"]
+        lines += [f"# {OPERATORS}", f"ACL SETUSER operator {user} +scan +info +config|get"]
     else:
         raise Failure("which store? write its URL, such as postgresql://owner@db/app", 2)
-    for line in lines:
-        click.echo(spoken(line))
+    click.echo("\n".join(lines))

@@ -9,7 +9,7 @@ import click
 
 from singleflight.cli import operate
 from singleflight.cli.access import open_access, open_lease
-from singleflight.cli.parameters import duration
+from singleflight.cli.parameters import pause
 from singleflight.cli.voice import Failure
 from singleflight.plain import PREFIX
 
@@ -21,9 +21,7 @@ STORE = [
     click.option("--url-file", type=click.Path(dir_okay=False, path_type=Path), help="File with the URL."),
 ]
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-EVERY = click.option(
-    "--every", type=duration, default="1s", show_default=True, help="Time between two looks."
-)
+EVERY = click.option("--every", type=pause, default="1s", show_default=True, help="Time between two looks.")
 ALL = click.option("--all", "everything", is_flag=True, help="Also keys that are free.")
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 

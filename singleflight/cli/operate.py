@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from singleflight.cli.access import who_asks
-from singleflight.cli.entry import brief, in_order
-from singleflight.cli.voice import Failure, speak_of_leases
+from singleflight.cli.entry import STATES, brief, in_order, named
+from singleflight.cli.voice import Failure, speak, speak_of_leases
 from singleflight.decisions import renewal_interval
-from singleflight.events import logger, short_key
+from singleflight.events import logger
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,10 @@ def ls(access: Access, *, everything: bool, as_json: bool) -> None:
         return
     for entry in shown:
         click.echo("\n".join(entry.lines()))
-    click.echo(_count(entries, hidden=len(entries) - len(shown)), err=True)
+    if entries:
+        click.echo(_count(entries, hidden=len(entries) - len(shown)), err=True)
+    else:
+        speak(f"nothing is known under the prefix {access.prefix!r}; another one is given with --prefix")
 
 
 def show(access: Access, key: str, *, as_json: bool) -> None:
@@ -61,15 +64,15 @@ def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
         click.echo("\n".join(entry.lines()))
     if entry.state == "running" and not as_json:
         news = brief(renewal_interval(record.ttl_ms / 1000))
-        click.echo(f"The holder runs, and learns within {news} that it lost its lease; another run can start")
-        click.echo("at once, beside it.")
+        click.echo(f"The holder runs, and learns within {news} that it lost its lease.")
+        click.echo("Another run can start at once, beside it.")
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise Failure("nobody is there to be asked; say --yes")
         click.confirm("Evict it?", abort=True)
     evicted = access.store.evict(key)
     speak_of_leases(logging.WARNING)
-    logger.warning("%s evicted by %s: run %s had it", short_key(key), who_asks(), record.run_id or "(none)")
+    logger.warning("%s evicted by %s: run %s had it", entry.name, who_asks(), record.run_id or "(none)")
     if as_json:
         click.echo(json.dumps({**entry.facts(), "evicted": evicted}))
 
@@ -93,7 +96,7 @@ def _stream(access: Access, every: float) -> None:
             if before.get(entry.key) != entry.look.record:
                 click.echo(json.dumps(entry.facts()))
         for key in before.keys() - now.keys():
-            click.echo(json.dumps({"key": key, "short_key": short_key(key), "state": "forgotten"}))
+            click.echo(json.dumps({"key": key, "short_key": named(key), "state": "forgotten"}))
         before = now
         time.sleep(every)
 
@@ -126,13 +129,13 @@ def _table(shown: list[Entry], entries: list[Entry]) -> Table:
     for name in ("FOR", "LEFT", "WAITS", "REFUSED"):
         table.add_column(name, no_wrap=True, justify="right")
     for entry in shown:
-        facts = entry.facts()
+        facts, held = entry.facts(), entry.look.record.held
         left = facts["time_left"] if entry.state == "running" else facts["window_left"]
         table.add_row(
             entry.state,
             str(facts["short_key"]),
-            f"{facts['host']}:{facts['pid']}" if facts["host"] and entry.look.record.held else "",
-            brief(facts["started_ago"]) if isinstance(facts["started_ago"], float) else "",
+            f"{facts['host']}:{facts['pid']}" if held and facts["host"] else "",
+            brief(facts["started_ago"]) if held and isinstance(facts["started_ago"], float) else "",
             brief(left) if isinstance(left, float) else "",
             "1" if entry.waiting else "",
             str(entry.look.record.refused or ""),
@@ -142,9 +145,7 @@ def _table(shown: list[Entry], entries: list[Entry]) -> Table:
 
 def _count(entries: list[Entry], *, hidden: int) -> str:
     states = Counter(entry.state for entry in entries)
-    words = ", ".join(
-        f"{states[state]} {state}" for state in ("running", "lapsed", "window") if states[state]
-    )
+    words = ", ".join(f"{states[state]} {state}" for state in STATES if states[state] and state != "free")
     free = f"{states['free']} free" + (" (--all shows them)" if hidden else "")
     return f"{words}, {free}" if words else free
 

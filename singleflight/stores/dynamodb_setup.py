@@ -45,11 +45,16 @@ def create_table(url: str, *, wait: float = 60.0) -> None:
         raise translated(error, store.address, "the table") from error
 
 
-def least_policy(url: str) -> str:
-    """Return the least IAM policy, as JSON, for those who use the store but do not make its table."""
+def least_policy(url: str, *, listing: bool = False) -> str:
+    """Return the least IAM policy, as JSON, for those who use the store but do not make its table.
+
+    Args:
+        url: ``dynamodb://table?region=...&endpoint=...``
+        listing: also for `Listing.scan`, which operators need and workers do not.
+    """
     store = DynamoStore.from_url(url)
     arn = f"arn:aws:dynamodb:{store.region or '*'}:*:table/{store.table}"
-    actions = ["dynamodb:GetItem", "dynamodb:PutItem"]
+    actions = ["dynamodb:GetItem", "dynamodb:PutItem", *(["dynamodb:Scan"] if listing else [])]
     statement = {"Effect": "Allow", "Action": actions, "Resource": arn}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)
 

@@ -45,6 +45,14 @@ def create_tables(url: str) -> None:
         engine.dispose()
 
 
+def grants(rights: str, user: str, what_for: str) -> list[str]:
+    """Return the statements that let a user do something with all tables, behind a comment."""
+    return [
+        f"-- {what_for}",
+        *(f"GRANT {rights} ON {table.name} TO {user};" for table in metadata.sorted_tables),
+    ]
+
+
 def statements(url: str) -> list[str]:
     """Return what `create_tables` executes, for those who make their tables by other means."""
     dialect = make_engine(parse(url), timeout=1).dialect

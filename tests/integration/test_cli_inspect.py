@@ -71,6 +71,14 @@ def test_ls_shows_what_goes_on(program: Program, held: Lease) -> None:
     assert "1 free (--all shows them)" in done.stderr
 
 
+def test_ls_of_a_prefix_that_nobody_uses_says_so(program: Program) -> None:
+    """Nothing held and a wrong prefix look different."""
+    done = program.run("ls", "--prefix", "shpo")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing is known under the prefix 'shpo'" in done.stderr
+
+
 def test_ls_as_json_is_one_object_per_key(program: Program, held: Lease) -> None:
     """Scripts get the same facts, with numbers in seconds."""
     (found,) = objects(program.run("ls", "--json"))
@@ -136,6 +144,7 @@ def test_evict_tells_what_happens_and_is_logged(
 
     assert done.returncode == 0
     assert "The holder runs, and learns within 10 s" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"{short_key(held.key)} evicted by " in done.stderr
     assert "run monday had it" in done.stderr
     assert isinstance(after, Lease)

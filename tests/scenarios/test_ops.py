@@ -5,21 +5,30 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
+import socket
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from celery import Celery
 
 from singleflight import Busy, Event, Kind, Lease, Outcome, try_lease
+from singleflight.celery import install
+from singleflight.celery.ticks import tick_key
+from singleflight.cli.doctor import load
+from singleflight.cli.doctor_beat import of_beat, scheduler_of
 from singleflight.cli.findings import Level, of_store
+from singleflight.cli.voice import Failure
 from singleflight.events import Notify, short_key
 from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import KeyRule, lease_key
 from singleflight.stores import open_store
 from singleflight.stores.memory import MemoryStore
 from tests.support.bodylog import BodyLog
-from tests.support.child import MARK
+from tests.support.child import MARK, Child
 from tests.support.dynamo import CREDENTIALS, REGION, Ministack
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
@@ -218,6 +227,35 @@ def test_scenario_175_missing_rights_are_named(server: ValkeyServer) -> None:
     assert "sesame" not in few.stdout + few.stderr + least_of_all.stdout
 
 
+def test_scenario_175_the_printed_users_can_do_what_they_are_for(server: ValkeyServer) -> None:
+    """`init --print` has the least rights: a worker can run, an operator can look, evict and use doctor."""
+    printed = operator(server).run("init", "--print", server.url).stdout
+    with redis.Redis.from_url(server.url) as client:
+        for line in printed.splitlines():
+            if line.startswith("ACL SETUSER"):
+                client.execute_command(*line.replace("PASSWORD", "sesame").split())
+    url = server.url.replace("://", "://{}:sesame@")
+    worker, boss = (
+        operator(server, SINGLEFLIGHT_URL=url.format(user)) for user in ("singleflight", "operator")
+    )
+    ran = worker.run("run", "--window", "1h", "job", "echo", "ran")
+    listed = boss.run("ls", "--json")
+    evicted = boss.run("evict", "--yes", "job")
+    looked = boss.run("doctor", "--json")
+
+    assert ran.stdout == "ran\n"
+    assert lease_key("singleflight", "job") in [
+        json.loads(line)["key"] for line in listed.stdout.splitlines()
+    ]
+    assert evicted.returncode == 0
+    assert looked.returncode == 0
+    assert "not allowed" not in looked.stdout
+    assert "may not" not in looked.stdout
+    assert "list keys" in said(
+        operator(server, SINGLEFLIGHT_URL=url.format("singleflight")).run("doctor", "--json"), "warning"
+    )
+
+
 @pytest.mark.parametrize(("offset", "level"), [(30, Level.ERROR), (-30, Level.ERROR), (3, Level.WARNING)])
 def test_scenario_175_clocks_that_differ_are_named(offset: float, level: Level) -> None:
     """Thirty seconds between a store's clock and this host's are an error, in either direction."""
@@ -231,8 +269,21 @@ def test_scenario_175_a_store_that_is_away_is_an_error() -> None:
     done = Program((str(SINGLEFLIGHT),), "", dict(os.environ)).run("doctor", "redis://127.0.0.1:1/0")
 
     assert done.returncode == 1
+    assert [line[:8] for line in done.stdout.splitlines()] == ["error   ", "        "]
     assert "Connection refused" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert "-> check address, network and server" in done.stdout
+    assert done.stderr == ""
+
+
+def test_scenario_175_a_wrong_password_is_said_once(server: ValkeyServer) -> None:
+    """What is wrong with every operation is one error with its remedy, not six."""
+    done = operator(server).run("doctor", server.url.replace("://", "://nobody:sesame@"))
+
+    assert done.returncode == 1
+    assert [line[:8] for line in done.stdout.splitlines()] == ["error   ", "        "]
+    assert "nothing works: store 127.0.0.1" in done.stdout
+    assert "-> correct them in the store's URL" in done.stdout
+    assert "sesame" not in done.stdout
 
 
 def test_scenario_175_missing_tables_are_an_error_and_init_makes_them(tmp_path: Path) -> None:
@@ -248,6 +299,10 @@ def test_scenario_175_missing_tables_are_an_error_and_init_makes_them(tmp_path: 
     assert made.returncode == 0
     assert after.returncode == 0
     assert "CREATE TABLE" in program.run("init", "--print", "LEASE").stdout
+    for database in ("postgresql", "mysql"):
+        printed = program.run("init", "--print", f"{database}://u@host/app").stdout
+        assert "GRANT SELECT, INSERT, UPDATE, DELETE ON singleflight_leases TO singleflight;" in printed
+        assert "GRANT SELECT ON singleflight_schema TO operator;" in printed
 
 
 def test_scenario_175_a_table_with_another_key_is_an_error() -> None:
@@ -272,43 +327,198 @@ def test_scenario_175_a_table_with_another_key_is_an_error() -> None:
         absent = program.run("doctor", "--json", emulator.table("absent"))
         made = program.run("init", emulator.table("absent"))
         there = program.run("doctor", "--json", emulator.table("absent"))
+        policies = re.split(
+            "^#.*$", program.run("init", "--print", emulator.table("absent")).stdout, flags=re.MULTILINE
+        )
 
     assert (wrong.returncode, absent.returncode, made.returncode, there.returncode) == (1, 1, 0, 0)
     assert "key" in said(wrong, "error")
+    workers, operators = (json.loads(text)["Statement"][0]["Action"] for text in policies[1:])
+    assert [*workers, "dynamodb:Scan"] == operators
     assert "singleflight init" in said(absent, "error") or "create" in said(absent, "error")
 
 
 APP = """
+import os
 from celery import Celery
+from singleflight import Singleton
 from singleflight.celery import install
 
-app = Celery("shop", broker="{url}")
-app.conf.beat_schedule = {{"tick": {{"task": "shop.slow", "schedule": 60.0}}}}
+app = Celery("shop", broker=os.environ["BROKER"])
+app.conf.beat_schedule = {"tick": {"task": "shop.slow", "schedule": 60.0}}
+app.conf.update(eval(os.environ.get("SETTINGS", "{}")))
 install(app)
 
 
-@app.task(name="shop.slow", singleton=True, acks_late=True, time_limit=7200)
+@app.task(name="shop.slow", singleton=True, acks_late=True, time_limit=7200, default_retry_delay=4000)
 def slow(): ...
 
 
 @app.task(name="shop.careless", singleton=True)
 def careless(account_id): ...
+
+
+@app.task(name="shop.joins", singleton=Singleton(by="*", on_conflict="join"))
+def joins(account_id): ...
+
+
+@app.task(name="shop.queues", singleton=Singleton(by="*", at_most_one="waiting_or_running"))
+def queues(account_id): ...
 """
 
 
+def doctor_of_shop(
+    server: ValkeyServer, folder: Path, **settings: object
+) -> subprocess.CompletedProcess[str]:
+    """Have the app of this test's folder looked at, with some of its settings."""
+    (folder / "shop.py").write_text(APP)
+    env = {**os.environ, MARK: os.environ[MARK], "BROKER": server.url, "SETTINGS": repr(settings)}
+    return Program((str(SINGLEFLIGHT),), "", env).run("doctor", "--json", "-A", "shop", cwd=folder)
+
+
 def test_scenario_175_an_apps_set_up_is_looked_at(server: ValkeyServer, tmp_path: Path) -> None:
-    """A visibility timeout below a time limit, early acknowledgement, a plain beat: each is a warning."""
-    (tmp_path / "shop.py").write_text(APP.format(url=server.url))
-    program = Program((str(SINGLEFLIGHT),), "", {**os.environ, MARK: os.environ[MARK]})
-    done = program.run("doctor", "--json", "-A", "shop", cwd=tmp_path)
-    unknown = program.run("doctor", "-A", "shoppe", cwd=tmp_path)
+    """What cannot work is an error, what is dangerous a warning, and each has its remedy."""
+    done = doctor_of_shop(server, tmp_path)
+    errors, warnings = said(done, "error"), said(done, "warning")
+
+    assert done.returncode == 1
+    assert done.stderr == ""
+    for what, remedy in (
+        (
+            "shop.slow may run 7200 s but the broker delivers it again after 3600 s",
+            "raise visibility_timeout",
+        ),
+        ("shop.slow: retries wait beyond the visibility timeout of 3600 s", "the longest countdown or ETA"),
+        ("shop.queues: acknowledged before they run", "set acks_late=True and reject_on_worker_lost=True"),
+        ("task shop.careless takes account_id, but its key is its name only", "write by='account_id'"),
+        ("beat_scheduler is celery.beat:PersistentScheduler", "set beat_scheduler = 'singleflight'"),
+        ("no beat that shares its ticks has sent tick yet", "start every beat with --scheduler singleflight"),
+    ):
+        assert re.search(f"{re.escape(what)}.* -> .*{re.escape(remedy)}", warnings), what
+    assert "shop.joins: on_conflict='join' takes over a result, and an app without a result" in errors
+    assert "-> set result_backend to one that all can read" in errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "remedy"),
+    [
+        (
+            {"singleflight_defaults": {"on_conflict": "raise", "skip_result": 1}},
+            "shop.careless: skip_result=1 has no meaning beside on_conflict='raise'",
+            "leave one of them out",
+        ),
+        (
+            {"result_backend": "rpc://"},
+            "shop.queues: at_most_one='waiting_or_running'",
+            "use a result backend",
+        ),
+    ],
+)
+def test_scenario_175_what_contradicts_itself_is_an_error(
+    server: ValkeyServer, tmp_path: Path, settings: dict[str, object], what: str, remedy: str
+) -> None:
+    """Options that exclude each other, or an unfit result backend, keep nothing else from being told."""
+    done = doctor_of_shop(server, tmp_path, **settings)
+
+    assert done.returncode == 1
+    assert re.search(f"{re.escape(what)}.* -> {re.escape(remedy)}", said(done, "error"))
+    assert "beat_scheduler is" in said(done, "warning")
+
+
+def test_scenario_175_beats_that_do_not_share_their_ticks_are_found(
+    server: ValkeyServer, tmp_path: Path
+) -> None:
+    """A beat of Celery's own on this host, and redbeat's lock in the broker, are named with the remedy."""
+    (tmp_path / "shop.py").write_text(APP)
+    env = {**os.environ, "BROKER": server.url}
+    command = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "shop",
+        "beat",
+        "--pidfile=",
+        "-lINFO",
+    ]
+    beat = Child(command, log=tmp_path / "beat.log", ready="beat: Starting", env=env, cwd=tmp_path)
+    with redis.Redis.from_url(server.url) as client:
+        client.set("redbeat::lock", "token", ex=60)
+        try:
+            beat.wait_ready()
+            done = doctor_of_shop(server, tmp_path, beat_scheduler="redbeat.RedBeatScheduler")
+        finally:
+            beat.kill()
+            client.delete("redbeat::lock")
     warnings = said(done, "warning")
 
-    assert done.returncode == 0
-    assert "shop.slow may run 7200 s but the broker delivers it again after 3600 s" in warnings
-    assert "visibility_timeout" in warnings
-    assert "acknowledged before they run" in warnings
-    assert "task shop.careless takes account_id, but its key is its name only" in warnings
-    assert "--scheduler singleflight" in warnings
-    assert unknown.returncode == 1
-    assert len(unknown.stderr.splitlines()) == 1
+    assert f"process {beat.pid} of this host is a beat with --scheduler redbeat.RedBeatScheduler" in warnings
+    assert "redbeat's lock redbeat::lock is held: a RedBeat beat runs" in warnings
+    assert "singleflight_beat_scheduler = 'redbeat.RedBeatScheduler' and redbeat_lock_key = None" in warnings
+
+
+def test_scenario_175_ticks_that_nobody_shares_are_found_in_the_store() -> None:
+    """An entry that our beats sent in time is fine; one that is overdue, or was never sent, is not."""
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.beat_schedule = {name: {"task": "t", "schedule": 60.0} for name in ("sent", "late", "never")}
+    app.conf.beat_scheduler = "singleflight"
+    clock = [time.time() - 7200]
+    store = MemoryStore(clock=lambda: clock[0])
+    install(app, store)
+    for name in ("late", "sent"):
+        lease = Leases(store).claim(
+            Request(tick_key("singleflight", name), f"beat:{name}", name, new_token())
+        )
+        assert isinstance(lease, Lease)
+        lease.release()
+        clock[0] = time.time()
+    found = {one.level: one.what for one in of_beat(app, store) if "tick" in one.what}
+    told = "\n".join(one.what for one in of_beat(app, store))
+
+    assert "no beat that shares its ticks sends late (overdue by 119 min)" in found[Level.WARNING]
+    assert (
+        f"the last tick in the store is sent's, sent 0 s ago by {socket.gethostname()} pid {os.getpid()}"
+        in told
+    )
+    assert "has sent never yet" in told
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("import os\nos.environ['NOT_SET']", r"KeyError at \w+.py:2: 'NOT_SET'"),
+        ("import nothing_like_this", "No module named 'nothing_like_this'"),
+        ("app = (", r"\w+.py, line 1"),
+        ("app = 3", "AttributeError"),
+    ],
+)
+def test_scenario_175_an_app_that_cannot_be_loaded_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, cause: str
+) -> None:
+    """Whatever the app's module raises, the place is named instead of a traceback through Celery."""
+    name = tmp_path.name  # another module in each test
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Failure, match=f"cannot load the app {name}: .*{cause}") as failed:
+        load(name)
+
+    assert "\n" not in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "scheduler"),
+    [
+        ("python -m celery -A shop beat", "celery.beat:PersistentScheduler"),
+        ("/venv/bin/python /venv/bin/celery -A shop beat -S django -l INFO", "django"),
+        ("celery --app=shop beat --scheduler=redbeat.RedBeatScheduler", "redbeat.RedBeatScheduler"),
+        ("celery -A shop beat --scheduler singleflight", "singleflight"),
+        ("celery -A shop worker -B -Sdjango", "django"),
+        ("celery -A shop worker -c 4", None),
+        ("grep celery beat", None),
+        ("singleflight doctor -A beat", None),
+    ],
+)
+def test_a_beat_is_known_by_its_command_line(line: str, scheduler: str | None) -> None:
+    """Its scheduler is what its options say, else what the app has set."""
+    assert scheduler_of(line.split(), "celery.beat:PersistentScheduler") == scheduler

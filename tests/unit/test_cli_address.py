@@ -6,7 +6,7 @@ import click
 import pytest
 
 from singleflight.cli.address import Address, hidden, locate, secrets_in
-from singleflight.cli.parameters import duration, time
+from singleflight.cli.parameters import duration, pause, time
 from singleflight.errors import ConfigurationError
 
 
@@ -71,8 +71,9 @@ def test_a_password_is_found_however_it_is_written(url: str) -> None:
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
-    """Nothing is hidden where nothing is secret."""
-    assert hidden("redis://redis/0?db=1", secrets_in("redis://redis/0?db=1")) == "redis://redis/0?db=1"
+    """Nothing is hidden where nothing is secret; a user's name is not."""
+    for url in ("redis://redis/0?db=1", "postgresql://u@postgres/app"):
+        assert hidden(url, secrets_in(url)) == url
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     """Signs, exponents and words are no durations."""
     with pytest.raises(click.BadParameter):
         duration(text)
+
+
+@pytest.mark.parametrize("text", ["0", "49ms"])
+def test_a_pause_that_would_keep_a_store_busy_is_refused(text: str) -> None:
+    """`watch` must not be what the store is busy with."""
+    with pytest.raises(click.BadParameter, match="write 50ms or longer"):
+        pause(text)
 
 
 def test_equal_instants_are_equal_text() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from singleflight.celery.ticks import tick_key
+from singleflight.cli.access import Access
 from singleflight.cli.entry import Entry, brief, in_order
+from singleflight.keys import lease_key
 from singleflight.lease import Holder, Outcome
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.memory import MemoryStore
@@ -84,17 +87,47 @@ def test_show_lists_the_last_runs(store: MemoryStore) -> None:
     assert "last runs    two  attempt 0\n             one  ended" in text
 
 
+def test_beats_ticks_are_told_apart_from_tasks_of_the_same_name(store: MemoryStore) -> None:
+    """An entry of beat's schedule may be called as its task is; what is printed is not the same."""
+    keys = [lease_key("p", "report"), tick_key("p", "report")]
+    for key in keys:
+        claim(store, "one", key)
+    access = Access(store, "p")
+    names = [entry(store, key).name for key in keys]
+
+    assert names[1] == f"beat:{names[0]}"
+    assert [access.key([name]) for name in names] == keys
+
+
+def test_what_beats_keep_for_themselves_is_not_listed(store: MemoryStore) -> None:
+    """The record by which they read the store's clock says nothing to operators."""
+    for key in (lease_key("p:beat:clock", "clock"), tick_key("p", "tick")):
+        claim(store, "one", key)
+
+    assert [one.key for one in Access(store, "p").entries()] == [tick_key("p", "tick")]
+
+
+def test_a_store_that_does_not_count_says_so(store: MemoryStore) -> None:
+    """No number stands where nobody has counted."""
+    claim(store, "one")
+    found = Entry(KEY, entry(store).look, counted=False)
+
+    assert "refused      not counted by this kind of store" in found.paragraph()
+    assert found.facts()["refused"] is None
+
+
 def test_the_urgent_comes_first(store: MemoryStore, clock: FakeClock) -> None:
-    """Running, then lapsed, then windows, then what is free."""
-    names = ["free", "window", "lapsed", "running"]
+    """Running, then lapsed, then what only waits, then windows, then what is free."""
+    names = ["free", "window", "waiting", "lapsed", "running"]
     keys = [KEY.replace("nightly", name) for name in names]
     claim(store, "one", keys[0])
     store.release(Release(keys[0], "one", 0, "token-one", Outcome.FINISHED))
     claim(store, "one", keys[1], window_ms=600_000)
     store.release(Release(keys[1], "one", 0, "token-one", Outcome.FINISHED))
-    claim(store, "one", keys[2])
-    clock.advance(40)
     claim(store, "one", keys[3])
+    clock.advance(40)
+    claim(store, "one", keys[4])
+    store.queue(keys[2], "one", ttl_ms=60_000, running_too=False)
     found = in_order([entry(store, key) for key in keys])
 
     assert [one.state for one in found] == list(reversed(names))
