@@ -81,7 +81,11 @@ class Process:
         worker.start()
         generator = threading.Thread(target=self._generate, name="generator", daemon=True)
         generator.start()
-        self.stopping.wait()
+        parent = os.getppid()
+        while not self.stopping.wait(1):
+            if self.options.count and os.getppid() != parent:
+                break  # who started it for a counted run has died
+        self.stopping.set()
         if self.leading:
             generator.join(self.options.ttl)  # it gives its lease back, so that the next one need not wait
         worker.stop()

@@ -136,16 +136,16 @@ class Singleflight(Middleware):
         if granted is not None:
             granted.give_back(message)
 
-    def after_nack(self, broker: Broker, message: MessageProxy) -> None:
-        """Give the lease back once the failure is stored, which happens in this hook of `Results`.
+    def before_nack(self, broker: Broker, message: MessageProxy) -> None:
+        """Give back the waiting slot of a message that is rejected before it could run."""
+        if _granted(message) is None:
+            self._runtime.forget(broker, message)
 
-        A message that is rejected before it could run gives back its waiting slot.
-        """
+    def after_nack(self, broker: Broker, message: MessageProxy) -> None:
+        """Give the lease back once the failure is stored, which happens in this hook of `Results`."""
         granted = _granted(message)
         if granted is not None:
             granted.give_back(message)
-        else:
-            self._runtime.forget(broker, message)
 
     def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Note when the retry comes that the message in this thread has just sent."""

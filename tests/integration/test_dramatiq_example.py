@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = [sys.executable, "-m", "examples.dramatiq_app"]
 TTL = ["--ttl", "2"]
+TIMEOUT = 300
+"""Seconds; twenty of computing, on a machine that may have others to serve."""
+
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 @pytest.fixture
@@ -102,4 +106,4 @@ def test_exactly_one_process_generates_and_a_paused_one_sends_nothing(
 def _run(place: Path, server: ValkeyServer, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "REDIS_URL": server.url, "COLUMNS": "120"}
     command = [*DIE_WITH_PARENT, *COMMAND, *arguments]
-    return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=TIMEOUT)

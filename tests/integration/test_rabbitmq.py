@@ -13,6 +13,7 @@ import pytest
 from dramatiq import group
 
 from singleflight import Singleton
+from singleflight.dramatiq import Duplicate
 from tests.integration.worker_app import TTL
 from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.rabbit import RabbitServer
@@ -23,6 +24,8 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.timeout(360)  # RabbitMQ may need long to start
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,16 @@ def test_dramatiq_completes_a_group_with_skipped_members_once(cluster: RabbitClu
 
     assert len(of_key(cluster.log.runs(), "grouped")) == 1
     assert len(of_key(cluster.log.runs(), "callback")) == 1
+
+
+def test_dramatiq_does_not_send_a_duplicate(cluster: RabbitCluster) -> None:
+    """Of three messages that are sent before any worker starts one exists, and all three get its result."""
+    messages = [cluster.actors.either.send("sent") for _ in range(3)]
+    cluster.start()
+
+    assert [isinstance(message, Duplicate) for message in messages] == [False, True, True]
+    assert [cluster.result(message) for message in messages] == ["sent"] * 3
+    assert len(of_key(cluster.log.runs(), "sent")) == 1
 
 
 def test_dramatiq_brings_a_killed_run_back_after_its_dead_lease(
