@@ -189,9 +189,17 @@ class Keeper:
         except (StoreUnavailable, ConfigurationError) as error:
             self._put_off(group, str(error))
             return
-        self._silent.discard(id(store))
+        unanswered = []
         for kept, answer in zip(group, answers, strict=True):
-            self._note(kept, answer, sent)
+            if isinstance(answer, Renewed):
+                self._note(kept, answer, sent)
+            else:
+                unanswered.append(kept)
+                why = str(answer)
+        if unanswered:
+            self._put_off(unanswered, why)
+        else:
+            self._silent.discard(id(store))
 
     def _put_off(self, group: Sequence[Kept], why: str) -> None:
         """Renew again soon; an outage is reported once, at its start."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from singleflight.errors import SingleflightError
     from singleflight.lease import Busy, Granted, Outcome
 
 RECORD_VERSION = 1
@@ -175,12 +176,13 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, renewals: Sequence[Renewal]) -> Sequence[Renewed]:
-        """Answer each renewal, in one round trip where the store can.
+    def renew(self, renewals: Sequence[Renewal]) -> Sequence[Renewed | SingleflightError]:
+        """Answer each renewal, in one round trip where the store can; some answers may be errors.
 
         A missing record is written back (RESTORED) unless the last success is older than ``remember``.
         Another token, a lease that is not held or one that has an outcome is LOST and unchanged.
         Otherwise RENEWED until now + ttl, also when it had lapsed and nobody claimed it.
+        Where others could be answered and this one could not, the error is its answer.
         """
         ...
 

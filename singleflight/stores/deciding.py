@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
+from singleflight.errors import SingleflightError
 from singleflight.stores import record as rules
-from singleflight.stores.base import REMEMBER, Look
+from singleflight.stores.base import REMEMBER, Look, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from singleflight.lease import Busy, Granted
-    from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
+    from singleflight.stores.base import Claim, Record, Release, Renewal
 
 Answer = TypeVar("Answer")
 
@@ -53,9 +54,22 @@ class DecidingStore(ABC):
             claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us)
         )
 
-    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """See `Store.renew`."""
-        return [self._renew(renewal) for renewal in renewals]
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
+        """See `Store.renew`; a key in trouble does not hinder others, a store in trouble is asked twice."""
+        answers: list[Renewed | SingleflightError] = []
+        for renewal in renewals:
+            in_a_row = [answer for answer in answers[-2:] if isinstance(answer, SingleflightError)]
+            if len(in_a_row) == 2:  # noqa: PLR2004 - one is a key in trouble, two are the store
+                answers.append(in_a_row[1])
+                continue
+            try:
+                answers.append(self._renew(renewal))
+            except SingleflightError as error:
+                answers.append(error)
+        errors = [answer for answer in answers if isinstance(answer, SingleflightError)]
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        return answers
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""

@@ -98,7 +98,7 @@ class DynamoStore(DecidingStore):
         window_ms = claim.window_ms and claim.window_ms + self._clock.bound_ms
         return super().claim(replace(claim, ttl_ms=claim.ttl_ms + self._clock.bound_ms, window_ms=window_ms))
 
-    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`; DynamoDB takes one round trip for each read and each write."""
         return super().renew([replace(each, ttl_ms=each.ttl_ms + self._clock.bound_ms) for each in renewals])
 

@@ -7,15 +7,11 @@ from typing import Any
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 
-try:
-    # Other packages bring botocore alone. boto3 itself is not imported here, because that takes long.
-    if importlib.util.find_spec("boto3") is None:
-        raise ImportError("No module named 'boto3'")
-    from botocore import exceptions  # type: ignore[import-untyped]  # it ships none
-except ImportError as error:
-    raise ConfigurationError(
-        'this store needs the package boto3: pip install "singleflight-tasks[dynamodb]"'
-    ) from error
+# Other packages bring botocore alone. boto3 itself is imported where it is used, because that takes long.
+if not all(map(importlib.util.find_spec, ("boto3", "botocore"))):
+    raise ConfigurationError('this store needs the package boto3: pip install "singleflight-tasks[dynamodb]"')
+
+from botocore import exceptions  # type: ignore[import-untyped]  # it ships no types
 
 driver: Any = exceptions
 """The errors of botocore, for those who need the package to be there."""

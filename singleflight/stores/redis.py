@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
+    from singleflight.errors import SingleflightError
     from singleflight.stores.base import Claim, Release, Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
     from singleflight.stores.redis_places import Place
@@ -112,12 +113,12 @@ class RedisStore:
         _, fence, took_over, started_ms, opens_ms = reply
         return Granted(fence, bool(took_over), started_ms, opens_ms)
 
-    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`.
 
         All go out in one pipeline to each server, on connections that no other request can hold up.
         A key that holds no record of ours (another version, another type) is LOST to its holder and does
-        not hinder the others.
+        not hinder the others; nor does a node of a cluster that is away.
         """
         if not renewals:
             return []
@@ -132,7 +133,9 @@ class RedisStore:
                 again = line.run_all([("EVAL", RENEW.text, *commands[i]) for i in forgotten])
                 for i, answer in zip(forgotten, again, strict=True):
                     answers[i] = answer
-            return [_renewed(answer) for answer in answers]
+            if all(_failed(answer) for answer in answers):
+                raise answers[0]
+        return [self._renewed(answer, one.key) for answer, one in zip(answers, renewals, strict=True)]
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
@@ -222,6 +225,11 @@ class RedisStore:
                 line.drop()
                 return script.run(line, key, arguments)
 
+    def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
+        if _failed(answer):
+            return translated(answer, self._place.address, key)
+        return Renewed.LOST if isinstance(answer, Exception) else Renewed(answer.decode())
+
     def _line(self, purpose: str, timeout: float) -> Line | ClusterLine:
         """Return this process's line; a forked child makes its own and leaves the parent's alone."""
         pid = os.getpid()
@@ -267,12 +275,9 @@ def _of_renewal(one: Renewal) -> tuple[str | int, ...]:
     )  # fmt: skip
 
 
-def _renewed(answer: Any) -> Renewed:
-    if isinstance(answer, Exception):
-        if code_of(answer) in ("RECORDVERSION", "WRONGTYPE"):
-            return Renewed.LOST
-        raise answer
-    return Renewed(answer.decode())
+def _failed(answer: Any) -> bool:
+    """Return whether a renewal was not answered; a record that is not ours is an answer."""
+    return isinstance(answer, Exception) and code_of(answer) not in ("RECORDVERSION", "WRONGTYPE")
 
 
 def _record(text: bytes) -> Record:

@@ -175,6 +175,31 @@ def test_few_rights_are_enough_in_a_cluster(cluster: ValkeyCluster, key: str) ->
             list(store.scan("singleflight"))
 
 
+def test_a_node_that_is_away_takes_only_its_own_leases_with_it(key: str) -> None:
+    """With one node dead, leases on the others are renewed, claimed and released, and its own are errors."""
+    with ValkeyCluster() as cluster, closing(open_store(cluster.url, timeout=1)) as store:
+        keys = [f"{key[:-1]}{number}}}" for number in range(30)]
+        homes = [cluster.owner(key_slot(each.encode())) for each in keys]
+        grants = [granted(store, each, "a") for each in keys]
+        cluster.nodes[1].kill()
+        renewals = [
+            Renewal(each, "a", 0, "token-a-0", grant.fence, 60_000)
+            for each, grant in zip(keys, grants, strict=True)
+        ]
+        answers = store.renew(renewals)
+
+        assert set(homes) == {0, 1, 2}
+        for home, answer in zip(homes, answers, strict=True):
+            assert isinstance(answer, StoreUnavailable) if home == 1 else answer is Renewed.RENEWED
+        for each, home in zip(keys, homes, strict=True):
+            if home == 1:
+                with pytest.raises(StoreUnavailable):
+                    release(store, each, "a")
+            else:
+                assert release(store, each, "a") is True
+                granted(store, each, "b")
+
+
 def test_leases_live_on_while_their_slot_moves(key: str) -> None:
     """While a slot moves to and fro between nodes, its leases are claimed, renewed and released as ever."""
     slot, numbers, over = key_slot(key.encode()), count(), threading.Event()
