@@ -71,6 +71,7 @@ class Effect:
 _SENT = "is sent"
 _GETS_RESULT = "is not sent; the caller gets the result of the run that waits or runs"
 _GETS_WAITING = "is sent if none waits; else the caller gets the result of the one that waits"
+_JOINS = "ends as the running one does"
 _ONE_WAITS = "one waits and runs after the running one; further ones are skipped"
 
 EFFECTS: Mapping[tuple[AtMostOne, OnConflict], Effect] = MappingProxyType(
@@ -79,10 +80,12 @@ EFFECTS: Mapping[tuple[AtMostOne, OnConflict], Effect] = MappingProxyType(
         ("running", "defer"): Effect(_SENT, "comes back later, every one"),
         ("running", "coalesce"): Effect(_SENT, _ONE_WAITS),
         ("running", "raise"): Effect(_SENT, "fails with Conflict"),
-        ("running", "join"): Effect(_SENT, "takes over the result of the running one"),
-        ("waiting_or_running", "skip"): Effect(_GETS_RESULT, "is skipped"),
+        ("running", "join"): Effect(_SENT, _JOINS),
+        ("waiting_or_running", "skip"): Effect(
+            _GETS_RESULT, "is skipped; if its publisher had looked, it ends as the running one does"
+        ),
         ("waiting_or_running", "raise"): Effect("Conflict is raised to the caller", "fails with Conflict"),
-        ("waiting_or_running", "join"): Effect(_GETS_RESULT, "takes over the result of the running one"),
+        ("waiting_or_running", "join"): Effect(_GETS_RESULT, _JOINS),
         ("waiting_and_running", "skip"): Effect(_GETS_WAITING, _ONE_WAITS),
         ("waiting_and_running", "coalesce"): Effect(_GETS_WAITING, _ONE_WAITS),
         ("waiting_and_running", "raise"): Effect(

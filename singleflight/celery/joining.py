@@ -88,6 +88,8 @@ def check(task: Any, policy: Policy) -> None:
     Raises:
         ConfigurationError: naming the remedy.
     """
+    if policy.on_conflict != "join":
+        return
     if task.ignore_result:
         raise ConfigurationError(
             "on_conflict='join' takes over a result, and ignore_result=True keeps none; leave one of them out"

@@ -9,9 +9,10 @@ from celery import states
 from celery.result import EagerResult
 
 from singleflight.carried import Carried
-from singleflight.celery import gate, publish
+from singleflight.celery import gate, joining, publish
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
+from singleflight.celery.runtime import key_rule
 from singleflight.policy import Singleton
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class SingletonTask(Behind):
             Conflict: under ``on_conflict="raise"``, if a ``waiting_...`` task finds another run in the way.
             StoreUnavailable: under ``on_store_error="raise"``, if a ``waiting_...`` task gets no answer.
         """
-        _carry(options)
+        _carry(self, options)
         publish.note_retry(self, task_id, options)
         plain = super().apply_async
 
@@ -117,7 +118,7 @@ class SingletonTask(Behind):
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
-        _carry(options)
+        _carry(self, options)
         result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001
@@ -127,12 +128,23 @@ class SingletonTask(Behind):
         return result
 
 
-def _carry(options: dict[str, Any]) -> None:
-    """Turn the option ``singleton=`` of a single call into a header of its message."""
-    if "singleton" in options:
-        call = Singleton.from_option(options.pop("singleton"))
-        header = Carried(options=False if call is None else call).write()
-        options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+def _carry(task: SingletonTask, options: dict[str, Any]) -> None:
+    """Turn the option ``singleton=`` of a single call into a header of its message.
+
+    Raises:
+        ConfigurationError: for options that the declaration, or the start of a worker, would refuse.
+    """
+    if "singleton" not in options:
+        return
+    call = Singleton.from_option(options.pop("singleton"))
+    carried = Carried(options=False if call is None else call)
+    options["headers"] = {**(options.get("headers") or {}), HEADER: carried.write()}
+    policy = task.singleflight.policy_of(task, carried)
+    if policy is not None:
+        joining.check(task, policy)
+        key_rule(task.singleflight.prefix, task, policy)
+        if not task.app.conf.task_always_eager:
+            task.singleflight.check_results(task, policy)
 
 
 def declared(task: Any) -> Singleton | None:

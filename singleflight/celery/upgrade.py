@@ -111,8 +111,7 @@ def upgrade(task: Any) -> None:
 
 def _check(task: Any, options: Any) -> None:
     policy = resolve(None, options, None)
-    if policy.on_conflict == "join":
-        joining.check(task, policy)
+    joining.check(task, policy)
     for text in key_rule(PREFIX, task, policy).warnings():
         warnings.warn(text, stacklevel=2)
 

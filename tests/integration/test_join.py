@@ -151,6 +151,31 @@ def test_join_is_refused_where_it_cannot_work(
 
 
 @pytest.mark.parametrize(
+    ("options", "singleton", "message"),
+    [
+        ({"ignore_result": True}, {"by": "x"}, "ignore_result"),
+        ({}, {"by": "x", "name": "shared"}, "another task's result"),
+        ({}, {"by": "y"}, "y"),
+        ({}, {"by": "x", "at_most_one": "waiting_and_running"}, "contradicts"),
+    ],
+)
+def test_join_is_refused_where_it_cannot_work_by_a_single_call_too(
+    options: dict[str, Any], singleton: dict[str, Any], message: str
+) -> None:
+    """What a declaration, or the start of a worker, would refuse never gets into a message."""
+    app = worker_app.make_app("memory://", "redis://", "memory://")
+    task = app.task(name="called", shared=False, singleton=Singleton(by=()), **options)(plain)
+    call = {"singleton": Singleton(on_conflict="join", **singleton)}
+
+    with pytest.raises(ConfigurationError, match=message):
+        task.apply_async(**call)
+    app.conf.result_backend, task.ignore_result = "rpc://", False
+    with pytest.raises(ConfigurationError, match="rpc://"):
+        task.apply_async(singleton=Singleton(on_conflict="join", by="x"))
+    app.close()
+
+
+@pytest.mark.parametrize(
     ("backend", "message"), [("rpc://", "rpc://"), (None, "an app without a result backend")]
 )
 def test_a_worker_that_cannot_read_results_does_not_start(backend: str | None, message: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from singleflight.policy import EFFECTS, Effect
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -36,6 +38,19 @@ def test_named_tests_exist(page: Path) -> None:
     ]
 
     assert missing == []
+
+
+def test_the_table_of_effects_is_the_one_in_the_code() -> None:
+    """What becomes of a duplicate: the page says the same as `policy.EFFECTS`, and leaves no pair out."""
+    page = (ROOT / "docs/celery.md").read_text("utf-8").split("## What becomes of a duplicate")[1]
+    rows = [line.split("|")[1:5] for line in page.split("Every other pair")[0].splitlines()[4:] if line]
+    shown = {
+        (at_most_one.strip(" `"), on_conflict): Effect(publish.replace("`", "").strip(), worker.strip())
+        for at_most_one, conflicts, publish, worker in ([c.replace("`", "") for c in row] for row in rows)
+        for on_conflict in conflicts.replace(" ", "").split(",")
+    }
+
+    assert shown == EFFECTS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
