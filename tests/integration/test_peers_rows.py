@@ -36,6 +36,9 @@ PROVED = {
     "a claim is one command, without polling": (
         "tests/stores/test_redis.py::test_each_operation_is_one_command"
     ),
+    "extra wait before a task starts": (
+        "tests/integration/test_worker_store.py::test_an_uncontended_run_costs_two_requests"
+    ),
     "requests to the store for one run": (
         "tests/integration/test_worker_store.py::test_an_uncontended_run_costs_two_requests"
     ),
