@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from singleflight.errors import SingleflightError
 from singleflight.stores import record as rules
@@ -28,6 +28,9 @@ class DecidingStore(ABC):
     def __init__(self, *, remember: float = REMEMBER) -> None:
         self.remember = remember
 
+    counts_refusals: ClassVar[bool] = False
+    """Whether refused claims are counted: not where such a write makes others decide again."""
+
     @abstractmethod
     def change(
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
@@ -51,7 +54,10 @@ class DecidingStore(ABC):
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
         return self.change(
-            claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us)
+            claim.key,
+            lambda found, now_us: rules.claim(
+                found, claim, now_us // 1000, tick=now_us, counting=self.counts_refusals
+            ),
         )
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:

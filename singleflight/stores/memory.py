@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from singleflight.stores import record as rules
-from singleflight.stores.base import REMEMBER, Look
+from singleflight.stores.base import REMEMBER
+from singleflight.stores.deciding import DecidingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from singleflight.lease import Busy, Granted
-    from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
-
-Answer = TypeVar("Answer")
+    from singleflight.stores.base import Record
+    from singleflight.stores.deciding import Answer
 
 
-class MemoryStore:
+class MemoryStore(DecidingStore):
     """A `Store` for one process; safe to use from any thread.
 
     Args:
@@ -31,8 +29,10 @@ class MemoryStore:
         remember: seconds for which an ended run is recognised.
     """
 
+    counts_refusals = True
+
     def __init__(self, *, clock: Callable[[], float] = time.time, remember: float = REMEMBER) -> None:
-        self.remember = remember
+        super().__init__(remember=remember)
         self._clock = clock
         self._lock = threading.Lock()
         self._records: dict[str, tuple[Record, int]] = {}
@@ -45,47 +45,25 @@ class MemoryStore:
         with _named_lock:
             return _named.setdefault(url.partition("://")[2].rstrip("/"), cls(remember=remember))
 
-    def claim(self, claim: Claim) -> Granted | Busy:
-        """See `Store.claim`."""
-        return self._change(
-            claim.key,
-            lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=now_us, counting=True),
-        )
+    def change(
+        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        """See `DecidingStore.change`."""
+        with self._lock:
+            now_us = self._now_us()
+            now_ms = now_us // 1000
+            changed, answer = decide(self._find(key, now_ms), now_us)
+            if changed is not None:
+                self._records[key] = (changed, self.life_ends(changed, now_us))
+                self._tidy(now_ms)
+            return answer
 
-    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed]:
-        """See `Store.renew`."""
-        return [self._renew(renewal) for renewal in renewals]
-
-    def release(self, release: Release) -> bool:
-        """See `Store.release`."""
-        return self._change(release.key, lambda found, now_us: rules.release(found, release, now_us // 1000))
-
-    def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
-        """See `Store.queue`."""
-        return self._change(
-            key,
-            lambda found, now_us: rules.queue(
-                found, run_id, now_us // 1000, ttl_ms=ttl_ms, running_too=running_too
-            ),
-        )
-
-    def unqueue(self, key: str, run_id: str) -> bool:
-        """See `Store.unqueue`."""
-        return self._change(key, lambda found, now_us: rules.unqueue(found, run_id, now_us // 1000))
-
-    def evict(self, key: str) -> bool:
-        """See `Store.evict`."""
-        return self._change(key, lambda found, now_us: rules.evict(found, now_us // 1000))
-
-    def peek(self, key: str) -> Look | None:
-        """See `Store.peek`."""
+    def read(self, key: str) -> tuple[Record | None, int, int]:
+        """See `DecidingStore.read`."""
         with self._lock:
             now_ms = self._now_us() // 1000
             record = self._find(key, now_ms)
-            if record is None:
-                return None
-            ends_ms = self._records[key][1]
-            return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
+            return record, self._records[key][1] if record else 0, now_ms
 
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`."""
@@ -96,27 +74,6 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to close; what is remembered stays."""
-
-    def _renew(self, renewal: Renewal) -> Renewed:
-        return self._change(
-            renewal.key,
-            lambda found, now_us: rules.renew(
-                found, renewal, now_us // 1000, remember_ms=round(self.remember * 1000)
-            ),
-        )
-
-    def _change(
-        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
-    ) -> Answer:
-        with self._lock:
-            now_us = self._now_us()
-            now_ms = now_us // 1000
-            changed, answer = decide(self._find(key, now_ms), now_us)
-            if changed is not None:
-                ends_ms = rules.life_ends(changed, now_ms, round(self.remember * 1000))
-                self._records[key] = (changed, ends_ms)
-                self._tidy(now_ms)
-            return answer
 
     def _find(self, key: str, now_ms: int) -> Record | None:
         record, ends_ms = self._records.get(key, (None, 0))

@@ -66,9 +66,7 @@ class FenceStartsAnew(MemoryStore):
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """Count from one."""
-        return self._change(
-            claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=1)
-        )
+        return self.change(claim.key, lambda found, now_us: rules.claim(found, claim, now_us // 1000, tick=1))
 
 
 class RenewalSteals(MemoryStore):
@@ -88,7 +86,7 @@ class RenewalRevives(MemoryStore):
                 found = replace(found, held=True, outcome="")
             return rules.renew(found, renewal, now_us // 1000, remember_ms=round(self.remember * 1000))
 
-        return self._change(renewal.key, decide)
+        return self.change(renewal.key, decide)
 
 
 class FinishedAfterRunning(MemoryStore):
@@ -135,7 +133,7 @@ class WindowInBuckets(MemoryStore):
         answer = super().claim(claim)
         if isinstance(answer, Granted) and claim.window_ms:
             opens_ms = (answer.started_ms // claim.window_ms + 1) * claim.window_ms
-            self._change(claim.key, lambda found, _: (replace(found or Record(), opens_ms=opens_ms), None))
+            self.change(claim.key, lambda found, _: (replace(found or Record(), opens_ms=opens_ms), None))
         return answer
 
 
@@ -146,10 +144,11 @@ class LivesForEver(MemoryStore):
         super().__init__(clock=clock, remember=1e9)
         self.remember = REMEMBER
 
-    def _change(
+    def change(
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, object]]
     ) -> object:
-        answer = super()._change(key, decide)
+        """Keep the record."""
+        answer = super().change(key, decide)
         if key in self._records:
             self._records[key] = (self._records[key][0], 1 << 60)
         return answer
@@ -166,31 +165,34 @@ class AddsOnTop(MemoryStore):
                 changed = replace(changed, expires_ms=now_us // 1000 + ttl_ms, ttl_ms=ttl_ms)
             return changed, answer
 
-        return self._change(renewal.key, decide)
+        return self.change(renewal.key, decide)
 
 
 class FoldsLetters(MemoryStore):
     """Keys that a database's collation takes for one are one record."""
 
-    def _change(
+    def change(
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, object]]
     ) -> object:
-        return super()._change(key.casefold(), decide)
+        """Fold the key."""
+        return super().change(key.casefold(), decide)
 
 
 class WholeSeconds(MemoryStore):
     """Ends are cut to whole seconds, as a column of type timestamp does."""
 
-    def _change(
+    def change(
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, object]]
     ) -> object:
+        """Cut the end."""
+
         def cut(found: Record | None, now_us: int) -> tuple[Record | None, object]:
             changed, answer = decide(found, now_us)
             if changed is not None:
                 changed = replace(changed, expires_ms=changed.expires_ms // 1000 * 1000)
             return changed, answer
 
-        return super()._change(key, cut)
+        return super().change(key, cut)
 
 
 class FreeOnceTidied(MemoryStore):
