@@ -6,8 +6,10 @@ import math
 import random
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
@@ -16,26 +18,53 @@ from singleflight.keys import lease_key
 from singleflight.lease import Lease, Reason, monotonic
 from singleflight.policy import Singleton, resolve
 from singleflight.stores import open_store
+from singleflight.stores.base import Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from singleflight.lease import Busy
+    from singleflight.policy import Policy
     from singleflight.stores.base import Store
 
 SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5
-"""Seconds between two looks of somebody who waits for a lease."""
+"""Seconds between two looks of somebody who waits for a lease and is not told when it is free."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which somebody who is told looks all the same: what should have told it may have died."""
+
+SLOT = 2.0
+"""Seconds for which a waiter that has died keeps the waiting slot."""
 
 
 def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
     """Claim until it is granted; every claim has its own token, because an earlier one may be taken back.
 
+    Where the store tells waiters that their time has come, they take turns by the waiting slot.
+
     Raises:
         Conflict: if another run still has the lease at the deadline, or this run has ended already.
         StoreUnavailable: if the store gives no answer until then.
     """
+    turns = leases.store if isinstance(leases.store, Waking) and deadline > monotonic() else None
+    if turns is not None:
+        request = replace(request, wait=SLOT, first=True, listens=True)
+    try:
+        return _until_granted(leases, request, deadline, owner, turns)
+    except BaseException:
+        if turns is not None:
+            with suppress(SingleflightError):
+                leases.store.unqueue(request.key, request.run_id)
+        raise
+
+
+def _until_granted(
+    leases: Leases, request: Request, deadline: float, owner: Callable[[], object], turns: Waking | None
+) -> Lease:
     pause = SHORTEST_POLL
     while True:
         over: SingleflightError
+        busy: Busy | None = None
         try:
             answer = leases.claim(replace(request, token=new_token()), owner=owner, patient=True)
         except StoreUnavailable as error:
@@ -43,21 +72,34 @@ def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[
         else:
             if isinstance(answer, Lease):
                 return answer
-            over = Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later")
-            if answer.reason is Reason.FINISHED:
+            busy, over = (
+                answer,
+                Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later"),
+            )
+            if busy.reason is Reason.FINISHED:
                 raise over
         left = deadline - monotonic()
         if left <= 0:
             raise over
-        time.sleep(min(left, pause * (1 - random.random() / 4)))  # noqa: S311 - spreads waiters, guards nothing
-        pause = min(LONGEST_POLL, pause * 1.5)
+        if turns is None or busy is None or not _await_turn(turns, request, busy, left):
+            time.sleep(min(left, pause * (1 - random.random() / 4)))  # noqa: S311 - spreads waiters, guards nothing
+            pause = min(LONGEST_POLL, pause * 1.5)
+
+
+def _await_turn(turns: Waking, request: Request, busy: Busy, left: float) -> bool:
+    """Wait until it may be worth asking again; False if the store does not help to wait."""
+    try:
+        turns.await_turn(request.key, request.run_id, seconds=min(left, LONGEST_WAIT, busy.retry_after))
+    except SingleflightError:
+        return False
+    return True
 
 
 def request_for(
     name: str, *, ttl: float | timedelta, window: float | timedelta, run_id: str | None, prefix: str
 ) -> Request:
     """Return what to ask the store for the lease called ``name``; a wrong value is a `ConfigurationError`."""
-    policy = resolve(Singleton(ttl=ttl, window=window))  # refuses wrong values by name
+    policy = _policy(ttl, window)
     return Request(
         key=lease_key(prefix, name),
         task=name,
@@ -66,6 +108,12 @@ def request_for(
         ttl=policy.ttl,
         window=policy.window,
     )
+
+
+@lru_cache(maxsize=64, typed=True)
+def _policy(ttl: float | timedelta, window: float | timedelta) -> Policy:
+    """Return these as seconds; a wrong value is refused by name."""
+    return resolve(Singleton(ttl=ttl, window=window))
 
 
 def deadline_after(wait: object) -> float:

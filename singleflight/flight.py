@@ -42,6 +42,7 @@ class Request:
     after: str | None = None
     wait: float = 0.0
     first: bool = False
+    listens: bool = False
     max_hold: float | None = None
 
 
@@ -130,6 +131,7 @@ def _claim(request: Request, holder: Holder) -> Claim:
         after=request.after,
         wait_ms=round(request.wait * 1000),
         first=request.first,
+        listens=request.listens,
     )
 
 

@@ -31,7 +31,8 @@ class Claim:
 
     ``token`` is made before the first request, so that a claim whose reply was lost can be replayed.
     ``after`` is None, or the run that the record must still show (``""``: none yet) for the claim to go on
-    from it. ``wait_ms`` > 0 asks for the waiting slot, ``first`` makes that slot a reservation.
+    from it. ``wait_ms`` > 0 asks for the waiting slot, ``first`` makes that slot a reservation. ``listens``
+    stands in line for it; only a store that is `Waking` has a line.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Claim:
     after: str | None = None
     wait_ms: int = 0
     first: bool = False
+    listens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,22 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections; the store may be used again afterwards."""
+        ...
+
+
+@runtime_checkable
+class Waking(Protocol):
+    """What a store may offer besides: to tell whoever waits that its time has come."""
+
+    def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
+        """Return when the lease is free for this run, whose last claim was refused and ``listens``.
+
+        Each release tells one run, in the order in which they came, and the waiting slot is its for a
+        moment. May return early, and does return after ``seconds``: claim again either way.
+
+        Raises:
+            StoreUnavailable: if the store does not answer.
+        """
         ...
 
 

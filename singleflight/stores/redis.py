@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     Answer = TypeVar("Answer")
 
+LONGEST_WAIT = 1.0
+"""Seconds for which `await_turn` blocks at most."""
+
 LEAST_TIMEOUT = 0.05
 """Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
 
@@ -107,6 +110,7 @@ class RedisStore:
             "" if claim.after is None else f"={claim.after}",
             claim.wait_ms,
             int(claim.first),
+            int(claim.listens),
         )
         if reply[0] == 0:
             return _busy(reply)
@@ -173,6 +177,14 @@ class RedisStore:
             return None
         now_ms, remaining_ms, text = reply
         return Look(_record(text), now_ms, remaining_ms)
+
+    def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
+        """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
+        where = f"{key if '{' in key else f'{{{key}}}'}:{run_id}"
+        seconds = min(seconds, LONGEST_WAIT)
+        line = self._line("turns", LONGEST_WAIT + self.timeout)
+        with self._translating(line, key):
+            line.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
         """Let an operator ask a server, through a redis-py client, what is no lease's business."""

@@ -17,7 +17,20 @@ except ImportError as error:
 driver = exceptions
 """The errors of redis-py, for those who need the package to be there."""
 
-COMMANDS = ("evalsha", "eval", "time", "get", "set", "pexpire", "pttl")
+COMMANDS = (
+    "evalsha",
+    "eval",
+    "time",
+    "get",
+    "set",
+    "pexpire",
+    "pttl",
+    "rpush",
+    "blpop",
+    "zadd",
+    "zrange",
+    "zrem",
+)
 """All that a restricted user must be allowed, on the keys of the prefix."""
 
 PASSING = {

@@ -1,7 +1,7 @@
 """Lines to Redis: clients that send a command to the server which has its key, within a bounded time.
 
-A command is EVALSHA or EVAL on one key, which is its fourth word. Many commands at once take one round trip
-to each server, and an exception among their answers concerns that one command.
+A command is EVALSHA or EVAL on one key, which is its fourth word, or BLPOP on one key. Many commands at once
+take one round trip to each server, and an exception among their answers concerns that one command.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ClusterLine:
         return line
 
     def _home(self, command: Command) -> Node:
-        slot, slots = key_slot(str(command[3]).encode()), self._slots
+        slot, slots = key_slot(str(command[1 if command[0] == "BLPOP" else 3]).encode()), self._slots
         if slot not in slots:
             slots = self._learn()
         try:

@@ -209,7 +209,7 @@ def test_scenario_175_a_replicas_address_is_an_error(server: ValkeyServer) -> No
 
 def test_scenario_175_missing_rights_are_named(server: ValkeyServer) -> None:
     """What leases need is an error with the rights to grant; what only doctor asks for is a warning."""
-    least = "+evalsha +eval +time +get +set +pexpire +pttl"
+    least = "+evalsha +eval +time +get +set +pexpire +pttl +rpush +blpop +zadd +zrange +zrem"
     with redis.Redis.from_url(server.url) as client:
         for user, rights in (("few", least.replace(" +set", "")), ("least", least)):
             client.execute_command(

@@ -5,10 +5,13 @@
 -- ARGV[6]  ttl, ms        ARGV[7]  window, ms   ARGV[8]  holder
 -- ARGV[9]  '', or '=' and the run to go on from
 -- ARGV[10] wait, ms: 0 wants no slot            ARGV[11] 1 if that slot is a reservation
+-- ARGV[12] 1 if the claimant listens
 -- return   {1, fence, took over, started ms, opens ms} or busy()
 
 local run, attempt, token = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local ttl, window, after, wait, first = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
+local listens = ARGV[12] == '1'
+if listens then first = 2 end
 
 if live and r.token == token then
   save()
@@ -28,7 +31,7 @@ elseif live then
   reason, retry_ms = r.run == run and 'same_run' or 'running', r.expires_ms - now
 elseif not resumed and opens > 0 and now <= opens then
   reason, retry_ms = 'window', opens - now + 1
-elseif not resumed and r.first == 1 and r.slot ~= run and slot_taken() then
+elseif not resumed and r.first > 0 and r.slot ~= run and slot_taken() then
   reason, retry_ms = 'reserved', r.slot_expires_ms - now
 elseif after ~= '' and r.run ~= '' and r.run ~= run and '=' .. r.run ~= after then
   reason = 'superseded'
@@ -46,6 +49,7 @@ if reason then
     r.refused, r.refused_ms, r.refused_reason = r.refused + 1, now, reason
   end
   save()
+  if listens and r.slot ~= run then stand_in_line(run) end
   return busy(reason, r.run, retry_ms, resumed)
 end
 
@@ -59,5 +63,17 @@ local fence = math.max(r.fence + 1, tick)
 r.fence, r.held, r.expires_ms, r.ttl_ms = whole(fence), 1, now + ttl, ttl
 mark(run, attempt, 0)
 if r.slot == run then fill_slot('', 0, 0) end
-save(true)
+if not listens then
+  save(true)
+else
+  local following = first_in_line(wait)
+  if following == run then
+    leave_line(run)
+    fill_slot('', 0, 0)
+    following = first_in_line(wait)
+  end
+  save(true)
+  leave_line(run)
+  if following then leave_line(following) end
+end
 return {1, fence, took_over and 1 or 0, r.started_ms, r.opens_ms}

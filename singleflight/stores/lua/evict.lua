@@ -6,4 +6,5 @@
 if missing then return 0 end
 r.held, r.token, r.outcome, r.started_ms, r.opens_ms = 0, '', 'cancelled', 0, 0
 save()
+tell()
 return 1

@@ -29,4 +29,5 @@ if own and r.held == 1 then
   end
 end
 save()
+if own and r.held == 0 then tell() end
 return own and 1 or 0

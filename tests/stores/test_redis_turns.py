@@ -1,0 +1,117 @@
+"""Waiting for a lease in Redis: each release tells one waiter, in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from singleflight import asking, lease
+from singleflight.errors import Conflict
+from singleflight.flight import new_token
+from singleflight.keys import lease_key
+from singleflight.stores import redis as redis_store
+from singleflight.stores.base import Claim
+from singleflight.stores.redis import RedisStore
+from tests.support.servers import ValkeyServer
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOR_EVER = 3600.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    """A server that only these tests use: they count its blocked clients."""
+    with closing(ValkeyServer().start()) as running:
+        yield running
+
+
+@pytest.fixture
+def name(server: ValkeyServer) -> str:
+    """A lease that nobody else waits for."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return uuid.uuid4().hex
+
+
+def waiter(server: ValkeyServer, name: str, order: list[int], number: int) -> threading.Thread:
+    """Start a thread that waits for the lease and notes when it has it."""
+
+    def wait() -> None:
+        with lease(RedisStore(server.url, timeout=10), name, ttl=FOR_EVER, wait=60):
+            order.append(number)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def blocked(server: ValkeyServer) -> int:
+    """Return how many clients wait to be told."""
+    with redis.Redis.from_url(server.url) as client:
+        return int(client.info("clients")["blocked_clients"])
+
+
+def test_whoever_waits_is_told_when_its_turn_has_come(
+    server: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiters that would not look for an hour get the lease one after the other, in the order they came."""
+    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+        monkeypatch.setattr(module, constant, FOR_EVER)
+    order: list[int] = []
+    threads = []
+    with lease(server.url, name, ttl=FOR_EVER):
+        for number in range(5):
+            threads.append(waiter(server, name, order, number))
+            until(lambda want=number + 1: blocked(server) == want, 30, "the waiter")
+    for thread in threads:
+        thread.join(60)
+
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_waiter_that_died_delays_the_others_only(server: ValkeyServer, name: str) -> None:
+    """A run that stands in line and never comes gets its turn, lets it lapse, and the next one has it."""
+    order: list[int] = []
+    store = RedisStore(server.url, timeout=10)
+    dead = Claim(
+        lease_key("singleflight", name), "dead", 0, new_token(), 30_000,
+        wait_ms=500, first=True, listens=True,
+    )  # fmt: skip
+    with lease(store, name):
+        store.claim(dead)
+        thread = waiter(server, name, order, 1)
+        until(lambda: blocked(server) == 1, 30, "the waiter")
+    thread.join(60)
+
+    assert order == [1]
+
+
+def test_whoever_gives_up_leaves_the_line(server: ValkeyServer, name: str) -> None:
+    """After a wait that was in vain, the next one to claim is not held up by it."""
+    store = RedisStore(server.url, timeout=10)
+    key = lease_key("singleflight", name)
+    with lease(store, name), pytest.raises(Conflict), lease(store, name, wait=0.2):
+        pass
+    look = store.peek(key)
+
+    assert look is not None
+    assert look.record.slot == ""
+    with redis.Redis.from_url(server.url) as client:
+        assert client.keys("*") == [key.encode()]
+
+
+def test_where_nobody_waits_nobody_is_told(server: ValkeyServer, name: str) -> None:
+    """A lease that nobody waits for leaves its record in the server, and nothing else."""
+    with lease(server.url, name):
+        pass
+
+    with redis.Redis.from_url(server.url) as client:
+        assert client.keys("*") == [lease_key("singleflight", name).encode()]
