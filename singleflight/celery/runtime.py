@@ -173,6 +173,9 @@ class Runtime:
             )
         if broker.ssl:
             limits.update(broker.ssl if isinstance(broker.ssl, Mapping) else {}, ssl=True)
+        # Older versions of kombu know none.
+        if provider := getattr(broker, "credential_provider", None):
+            limits["credential_provider"] = provider
         if broker.transport_cls != "sentinel":
             return open_store(broker.as_uri(include_password=True), **limits)
         given = broker.transport_options

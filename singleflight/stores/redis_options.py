@@ -6,6 +6,7 @@ decoding, protocol) is the store's own business, whatever the URL or the client 
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -76,10 +77,24 @@ def reaching(options: Mapping[str, Any]) -> dict[str, Any]:
     reach = {name: value for name, value in options.items() if name in REACH or name.startswith("ssl_")}
     if options.get("ssl"):
         reach["connection_class"] = connection.SSLConnection
+    if provider := reach.get("credential_provider"):
+        reach["credential_provider"] = _provider(provider)
+        # As Celery does: who has one needs no other password.
+        reach = {name: value for name, value in reach.items() if name not in ("username", "password")}
     certificates = reach.get("ssl_cert_reqs")
     if certificates in CERTIFICATES:
         reach["ssl_cert_reqs"] = CERTIFICATES[certificates]
     return reach
+
+
+def _provider(named: Any) -> Any:
+    """Return an object that tells user and password; its class may be named as text, as in Celery's URLs."""
+    if not isinstance(named, str):
+        return named
+    try:
+        return resolve_name(named)()
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ConfigurationError(f"credential_provider={named!r} cannot be imported: {error}") from error
 
 
 def address(options: Mapping[str, Any]) -> str:

@@ -277,10 +277,11 @@ def test_scenario_45_a_foreign_prefix_is_named(server: ValkeyServer, admin: redi
     store.close()
 
 
-def test_scenario_48_a_full_server_refuses_claims_and_nothing_else(key: str) -> None:
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_scenario_48_a_full_server_refuses_claims_and_nothing_else(key: str, kind: str) -> None:
     """On a full server a claim is a store error; renewing, refusing and releasing go on; it recovers."""
     with (
-        ValkeyServer("--maxmemory", "6mb", "--maxmemory-policy", "noeviction") as server,
+        ValkeyServer("--maxmemory", "6mb", "--maxmemory-policy", "noeviction", server=kind) as server,
         redis.Redis(port=server.port) as admin,
     ):
         store = RedisStore(server.url, timeout=5)

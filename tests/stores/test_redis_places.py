@@ -27,7 +27,7 @@ from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis_places import Cluster, Sentinels, place_from_url
 from singleflight.testing import StoreContract
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
-from tests.support.groups import SERVICE, SentinelGroup, ValkeyCluster, client_of
+from tests.support.groups import SERVICE, Rotating, SentinelGroup, ValkeyCluster, client_of
 from tests.support.servers import ValkeyServer
 from tests.support.tls import Certificates
 from tests.support.waiting import until
@@ -445,6 +445,23 @@ def test_celerys_broker_by_tls_is_the_store(tls: TlsServer, key: str) -> None:
 
     with redis.Redis(unix_socket_path=str(tls.socket_path)) as admin:
         assert admin.exists(key)
+
+
+def test_celerys_credential_provider_is_asked(redis7: ValkeyServer, key: str) -> None:
+    """An app whose broker asks an object for user and password has its leases ask it, too."""
+    from celery import Celery
+
+    from singleflight.celery import install
+
+    limit(redis7, "rotating")
+    url = f"redis://127.0.0.1:{redis7.port}/0?credential_provider={Rotating.__module__}.Rotating"
+    app = Celery("shop", set_as_current=False, broker=url)
+    if not hasattr(app.connection_for_write(), "credential_provider"):
+        pytest.skip("kombu knows no credential providers before 5.5; type: pip install 'celery>=5.5'")
+    install(app, store_timeout=5)
+
+    ran(app.singleflight.leases.store, key, "a")
+    app.singleflight.leases.store.close()
 
 
 def test_an_unknown_certificate_is_permanent(tls: TlsServer, tmp_path: Path, key: str) -> None:
