@@ -8,9 +8,11 @@ Without the mark there is one prefork worker of two processes. `start_beat` and 
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery.result import AsyncResult
 from pytest_celery import (
     CeleryBackendCluster,
     CeleryBrokerCluster,
@@ -54,10 +56,13 @@ def celery_broker_cluster(celery_broker: RedisTestBroker) -> CeleryBrokerCluster
 @pytest.fixture
 def celery_backend_cluster(celery_broker: RedisTestBroker) -> Iterator[CeleryBackendCluster]:
     """Return the same server as the result backend; afterwards no result object asks it any more."""
-    backend = RedisTestBackend(celery_broker.container)
-    yield CeleryBackendCluster(backend)
-    # A result that is collected later would look for its server for twenty seconds.
-    backend.teardown()
+    yield CeleryBackendCluster(RedisTestBackend(celery_broker.container))
+    # A result that is collected later would look for its server for twenty seconds. pytest-celery's own
+    # teardown asks every object for its class, and some, such as Django's lazy settings, do not take that.
+    gc.collect()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), AsyncResult):
+            thing.backend = None
 
 
 @pytest.fixture
