@@ -57,8 +57,10 @@ def test_each_event_is_one_signal_or_none(
 
 def test_a_publisher_hears_of_its_duplicate(app: Celery, heard: list[tuple[str, Any, Event]]) -> None:
     """A duplicate that is not sent is a signal where it is published; receivers may choose their task."""
-    once = app.task(name="once", singleton=Singleton(at_most_one="waiting_or_running"))(nothing)
-    other = app.task(name="other", singleton=True)(nothing)
+    once = app.task(shared=False, name="signals.once", singleton=Singleton(at_most_one="waiting_or_running"))(
+        nothing
+    )
+    other = app.task(shared=False, name="signals.other", singleton=True)(nothing)
     chosen: list[str] = []
 
     def choose(event: Event, **_: Any) -> None:
@@ -70,7 +72,7 @@ def test_a_publisher_hears_of_its_duplicate(app: Celery, heard: list[tuple[str, 
 
     assert second.id == first.id
     ((name, sender, event),) = heard
-    assert (name, sender.name, event.run_id) == ("singleflight_skipped", "once", first.id)
+    assert (name, sender.name, event.run_id) == ("singleflight_skipped", "signals.once", first.id)
     assert chosen == ["not sent: queued"]
 
 

@@ -42,7 +42,7 @@ def test_an_app_gets_its_own_store_back() -> None:
     heard, own, recorder = [], MemoryStore(), FlightRecorder()
     app = Celery("shop", broker="memory://", backend="cache+memory://")
     install(app, own, listeners=[heard.append], prefix="mine")
-    task = app.task(name="tidy", singleton=True)(nothing)
+    task = app.task(shared=False, name="tidy", singleton=True)(nothing)
     before = app.singleflight
     recorder.attach(app)
     with recorder.running(task):
@@ -64,8 +64,8 @@ def test_wrong_use_of_the_recorder_says_what_to_do() -> None:
         recorder.attach(app)
     install(app)
     recorder.attach(app)
-    plain = app.task(name="plain")(nothing)
-    tidy = app.task(name="tidy", singleton=True)(nothing)
+    plain = app.task(shared=False, name="no-singleton")(nothing)
+    tidy = app.task(shared=False, name="tidy", singleton=True)(nothing)
 
     with pytest.raises(ConfigurationError, match="no singleton"), recorder.running(plain):
         pass
