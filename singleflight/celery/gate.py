@@ -144,7 +144,7 @@ def _refused(
     runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
 ) -> Any:
     tell = runtime.leases.tell
-    step, carried = _decide(task, policy, delivery, busy)
+    step, carried = decide(task, policy, delivery, busy)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)
@@ -173,7 +173,7 @@ def _refused(
                     runtime.leave(request.key, delivery, ended=policy.skip_result is UNSET)
 
 
-def _decide(task: Task, policy: Policy, delivery: Delivery, busy: Busy) -> tuple[Step, Carried]:
+def decide(task: Task, policy: Policy, delivery: Delivery, busy: Busy) -> tuple[Step, Carried]:
     """Return what becomes of a refused run, and what it carries if it comes back."""
     carried = delivery.carried
     kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from celery import Signature
 
-pytestmark = pytest.mark.smoke
-
 GOES_ON = ("skip_result", "defer", "coalesce", "join")
 WAITS = ("defer", "coalesce", "join")
 INCLUDE = ["-I", canvas_app.__name__]
@@ -344,6 +342,7 @@ def undecided(rig: Rig, flows: list[Flow]) -> list[str]:
     ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("shape", "mode"), CELLS)
 def test_a_flow_with_a_duplicate_ends(flows: Table, shape: str, mode: str) -> None:
     """Nothing waits for ever; a chord's body runs once or, if it cannot, its errback does."""
@@ -382,6 +381,7 @@ def judge(flow: Flow, shape: str, mode: str) -> None:
         assert [r.result for r in flow.results].count("joined") == JOINED.get(shape, 1)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", MODES)
 def test_map_starmap_and_chunks_take_no_lease(flows: Table, mode: str) -> None:
     """They call the task directly, so all calls run, whoever holds the key."""

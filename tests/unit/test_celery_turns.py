@@ -1,0 +1,83 @@
+"""Who asks for the next turn of a key: those that must run, and nobody who would only keep others out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from singleflight import Singleton
+from singleflight.carried import Carried
+from singleflight.celery import install
+from singleflight.celery.delivery import Delivery
+from singleflight.celery.gate import decide
+from singleflight.decisions import Defer, Skip
+from singleflight.lease import Busy, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """Return an app whose results are in memory."""
+    app = Celery("turns", broker="memory://", backend="cache+memory://", set_as_current=False)
+    install(app, "memory://")
+    yield app
+    app.close()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("options", "carried", "redelivered", "wait", "first"),
+    [
+        ({}, {}, False, False, False),
+        ({}, OFTEN, False, False, False),  # kept away by outages of the store: it may yet be a duplicate
+        ({}, OFTEN, True, True, True),
+        ({}, {**OFTEN, "kin": True}, False, True, True),
+        ({"on_conflict": "join", "by": ()}, OFTEN, False, False, False),
+        ({"on_conflict": "join", "by": ()}, {**OFTEN, "joins": "other"}, True, False, False),
+        ({"on_conflict": "defer"}, {}, False, False, False),
+        ({"on_conflict": "defer"}, OFTEN, False, True, True),
+        ({"on_conflict": "coalesce"}, {}, False, True, False),
+        ({"at_most_one": "waiting_or_running"}, OFTEN, False, False, False),
+        ({"at_most_one": "waiting_or_running"}, {}, True, True, False),
+    ],
+)
+def test_only_what_must_run_asks_for_a_turn(
+    app: Celery,
+    options: dict[str, Any],
+    carried: dict[str, Any],
+    redelivered: bool,
+    wait: bool,
+    first: bool,
+) -> None:
+    """A reservation keeps fresh runs out; one that is made by a duplicate would do so for nothing."""
+    app.task(shared=False, name="turns.task", singleton=Singleton(**options))(nothing)
+    task = app.tasks["turns.task"]
+    delivery = Delivery("run", 0, "token", (), {}, Carried(**carried), redelivered)
+    runtime = app.singleflight
+    request = runtime.request(task, runtime.policy(task), delivery)
+
+    assert (request.wait > 0, request.first) == (wait, first)
+
+
+@pytest.mark.parametrize(("slot", "met"), [(None, None), ("key", "next")])
+def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: str | None, met: Any) -> None:
+    """Who has reserved a key is met like one that runs, and not the run before, which has ended."""
+    options = Singleton(at_most_one="waiting_or_running")
+    app.task(shared=False, name="turns.once", singleton=options)(nothing)
+    task = app.tasks["turns.once"]
+    delivery = Delivery("run", 0, "token", (), {}, Carried(slot=slot))
+    busy = Busy(Reason.RESERVED, "before", 5.0, waiting="next")
+    step, carried = decide(task, app.singleflight.policy(task), delivery, busy)
+
+    assert isinstance(step, Skip if met is None else Defer)
+    assert carried.joins == met
