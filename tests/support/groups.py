@@ -170,9 +170,12 @@ class SentinelGroup:
 
     def primary(self) -> ValkeyServer:
         """Return the server that the first sentinel calls the primary."""
-        answer = self.asked(self.sentinels[0]).execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        port = int(answer[1])
+        (port,) = self._named(self.sentinels[0])
         return next(server for server in self.servers if server.port == port)
+
+    def all_name(self, server: ValkeyServer) -> bool:
+        """Return whether every sentinel calls this server the primary; they hear of it one after another."""
+        return {port for sentinel in self.sentinels for port in self._named(sentinel)} == {server.port}
 
     def replica(self) -> ValkeyServer:
         """Return the other one."""
@@ -202,6 +205,10 @@ class SentinelGroup:
 
     def __exit__(self, *_: object) -> None:
         self._exits.close()
+
+    def _named(self, sentinel: SentinelServer) -> set[int]:
+        answer = self.asked(sentinel).execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return {int(answer[1])}
 
     def _knows_all(self, sentinel: SentinelServer) -> bool:
         client = self.asked(sentinel)
