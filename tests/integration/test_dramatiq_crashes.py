@@ -22,9 +22,11 @@ def test_a_killed_run_comes_back_and_waits_for_its_dead_lease(tmp_path: Path) ->
         (first,) = cluster.start()
         message = cluster.actors.work.send_with_options(args=("killed", 0, str(gate)), singleton=options)
         until(cluster.log.runs, what="the first run")
-        first.kill()
-        gate.touch()
         cluster.start()
+        first.kill()
+        died = time.monotonic()
+        left = cluster.lease_left()
+        gate.touch()
         assert cluster.result(message) == "killed"
         until(cluster.idle, what="the acknowledgement")
 
@@ -32,8 +34,8 @@ def test_a_killed_run_comes_back_and_waits_for_its_dead_lease(tmp_path: Path) ->
         assert [run.how for run in runs] == [None, "returned"]
         assert runs[1].fence > runs[0].fence
         assert not overlaps(runs)
-        waits = until(lambda: cluster.waits(message), what="the log to tell of the wait")
-        assert sum(waits[:-1]) <= ttl  # before the last deferral the dead lease still lived
+        assert runs[1].started >= died + left
+        assert sum(cluster.waits(message)[:-1]) <= ttl  # before the last deferral the dead lease still lived
 
 
 def test_a_killed_run_is_no_duplicate_of_a_run_that_took_its_key(tmp_path: Path) -> None:

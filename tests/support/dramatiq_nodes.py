@@ -148,12 +148,13 @@ class Cluster:
         told = rf": run {message.message_id} deferred, key .*, again in (\d+) s"
         return [int(seconds) for seconds in re.findall(told, self.logs())]
 
-    def held(self) -> bool:
-        """Whether any lease lives, by the store's own clock."""
+    def lease_left(self) -> float:
+        """Return for how many seconds the longest lease lives on, by the store's own clock; 0: none lives."""
         with closing(open_store(self.store.url)) as store:
             assert isinstance(store, Listing)
             looks = [store.peek(key) for key in store.scan(PREFIX)]
-        return any(look and look.record.held and look.record.expires_ms > look.now_ms for look in looks)
+        left = [look.record.expires_ms - look.now_ms for look in looks if look and look.record.held]
+        return max([0, *left]) / 1000
 
     def logs(self) -> str:
         """Return all that the workers have printed."""
