@@ -84,6 +84,7 @@ def compare(options: Options, processes: int, console: Console) -> float:
     for guarded in (False, True, True, False):  # so that a machine that gets slower harms both alike
         run = replace(options, run="", guarded=guarded)
         _, rate = counted(run, processes, kill=False, console=console)
+        console.print(f"{rate:,.0f} per second", highlight=False)
         speeds[guarded].append(rate)
     without, within = (sum(speeds[guarded]) / 2 for guarded in (False, True))
     table = Table("", "messages per second")
