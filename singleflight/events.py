@@ -166,12 +166,13 @@ class Notify:
     """Tells every listener; a listener's exception is logged and goes no further."""
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
-        """Take listeners to call after the log."""
+        """Take listeners to call after the log; one with an attribute ``kinds`` hears at least those."""
         self._listeners = (log, *listeners)
+        self._heeded = {kind for one in self._listeners[1:] for kind in getattr(one, "kinds", Kind)}
 
     def heeds(self, kind: Kind) -> bool:
         """Return whether anybody hears events of this kind; others need not be made."""
-        return len(self._listeners) > 1 or logger.isEnabledFor(_LEVELS.get(kind, logging.WARNING))
+        return kind in self._heeded or logger.isEnabledFor(_LEVELS.get(kind, logging.WARNING))
 
     def __call__(self, event: Event) -> None:
         """Pass one event on."""
