@@ -62,7 +62,7 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     try:
         if plan.planned and _forgotten(store, plan.request):
             raise Failure(f"{name}: too many later runs are known to tell if this one was", plan.conflict)
-        answer = obtain(Leases(store), plan.request, signals, wait=plan.wait)
+        answer = obtain(Leases(store), plan.request, signals, wait=plan.wait, alone=not plan.planned)
     except (ConfigurationError, StoreUnavailable) as error:
         raise Failure(f"{name} not started: {error}", Exit.STORE) from error
     except Interrupted as signalled:

@@ -8,23 +8,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from singleflight.cli.signals import ENDING, STOP, stop_self
+from singleflight.cli.turns import Turns
 from singleflight.errors import SingleflightError, StoreUnavailable
 from singleflight.flight import new_token
 from singleflight.lease import Lease, Reason, monotonic
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from singleflight.cli.signals import Signals
     from singleflight.flight import Leases, Request
     from singleflight.lease import Busy
 
-SLOT = 5.0
-"""Seconds for which a waiter that has died keeps the waiting slot."""
+SLOT, TURN = 5.0, 2.0
+"""Seconds for which a waiter that has died keeps the waiting slot; the latter if it had been told."""
 
 RESERVES = 5.0
 """Seconds after which a waiter goes before fresh runs, so that a stream of them cannot starve it."""
 
 SHORTEST, LONGEST = 0.03, 0.5
 """Seconds between two questions."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which somebody who is told asks all the same: what should have told it may have died."""
 
 TRIES = 3
 """How often whoever may wait asks a store that has never answered: many who start at once may hinder it."""
@@ -37,8 +43,11 @@ class Interrupted(Exception):
     """Raised when a signal ends the waiting; ``args[0]`` is its number."""
 
 
-def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -> Lease | Busy:
+def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float, alone: bool) -> Lease | Busy:
     """Claim until granted, for ``wait`` seconds at most (0: once, infinity: for ever).
+
+    Where the store tells those who wait, they take turns; only if nobody else has the same run (``alone``),
+    for those who have are no others.
 
     A store that has answered before may be away for a ttl before waiting is given up, another one for a few
     tries. Whoever gives up leaves the waiting slot.
@@ -48,7 +57,8 @@ def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -
         StoreUnavailable: if the store does not answer, or not any more.
     """
     try:
-        answer = _ask(leases, request, signals, wait)
+        turns = Turns(leases.store, request, signals) if alone and wait > 0 else None
+        answer = _ask(leases, request, signals, wait, turns)
     except BaseException:
         _leave(leases, request, wait)
         raise
@@ -57,16 +67,19 @@ def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float) -
     return answer
 
 
-def _ask(leases: Leases, request: Request, signals: Signals, wait: float) -> Lease | Busy:
+def _ask(
+    leases: Leases, request: Request, signals: Signals, wait: float, turns: Turns | None
+) -> Lease | Busy:
     began = heard = monotonic()
     pause, tries = SHORTEST, TRIES
     while True:
-        sent = monotonic()
+        sent, told = monotonic(), turns is not None and turns.told
         claim = replace(
             request,
             token=new_token(),  # an earlier claim may be taken back by its token
-            wait=SLOT if wait > 0 else 0,
-            first=sent - began > RESERVES,
+            wait=0 if wait <= 0 else TURN if told else SLOT,
+            first=told or sent - began > RESERVES,
+            listens=told,
         )
         try:
             answer = leases.claim(claim, patient=True, on_lost=lambda _: signals.rouse())
@@ -81,6 +94,10 @@ def _ask(leases: Leases, request: Request, signals: Signals, wait: float) -> Lea
             tries, heard = -1, monotonic()  # from now on, only time counts
             if answer.reason is Reason.FINISHED or heard - began >= wait:
                 return answer
+            if turns is not None and told and answer.reason is not Reason.WINDOW:
+                seconds = min(LONGEST_WAIT, max(SHORTEST, answer.retry_after), began + wait - monotonic())
+                _sleep(signals, seconds + SHORTEST, turns.listen(seconds))
+                continue
             pause = _pause(answer, request, asked=heard - sent, before=pause)
         _sleep(signals, min(pause, began + wait - monotonic()))
 
@@ -101,9 +118,9 @@ def _pause(busy: Busy, request: Request, *, asked: float, before: float) -> floa
     return min(LONGEST, before * 1.5) * spread
 
 
-def _sleep(signals: Signals, seconds: float) -> None:
+def _sleep(signals: Signals, seconds: float, news: Event | None = None) -> None:
     until = monotonic() + seconds
-    while (left := until - monotonic()) > 0:
+    while (left := until - monotonic()) > 0 and not (news is not None and news.is_set()):
         for number in signals.wait(left):
             if number == STOP:
                 stop_self()

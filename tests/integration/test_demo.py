@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 from xml.etree import ElementTree as ET
 
 import psutil
@@ -17,9 +21,10 @@ import pytest
 
 from tests.support.child import MARK, Child, survivors
 from tests.support.waiting import until
+from tests.support.wrapper import needed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 COMMAND = [sys.executable, "-m", "singleflight.cli", "demo"]
 KEYS = [
@@ -61,12 +66,58 @@ def verdict_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return verdict
 
 
-def test_the_demo_ends_clean_and_leaves_only_its_picture(place: dict[str, str]) -> None:
-    """Through two kills no tick and no run is lost or doubled; one object is printed, one picture left."""
-    done = demo(place, "--json", "--seconds", "12")
+@contextmanager
+def metrics(folder: Path) -> Iterator[Callable[[], Counter[tuple[str, str]]]]:
+    """Serve what processes count into a folder; give back what scrapes it: events of tasks, by reason."""
+    needed("prometheus_client", "prometheus-client")
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.parser import text_string_to_metric_families
+
+    folder.mkdir()
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(folder))
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+
+    def scrape() -> Counter[tuple[str, str]]:
+        with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as page:
+            families = list(text_string_to_metric_families(page.read().decode()))
+        counts: Counter[tuple[str, str]] = Counter()
+        for sample in (sample for family in families for sample in family.samples):
+            if sample.name == "singleflight_events_total" and not sample.labels["task"].startswith("beat:"):
+                counts[sample.labels["event"], sample.labels["reason"]] += int(sample.value)
+        return counts
+
+    try:
+        yield scrape
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_demo_ends_clean_and_leaves_only_its_picture(place: dict[str, str], tmp_path: Path) -> None:
+    """Through two kills no tick and no run is lost or doubled; one object is printed, one picture left.
+
+    What Prometheus scrapes of its two workers of four processes agrees with the log that task bodies wrote.
+    """
+    place["PROMETHEUS_MULTIPROC_DIR"] = str(tmp_path / "metrics")
+    with metrics(tmp_path / "metrics") as scrape, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(demo, place, "--json", "--seconds", "12")
+        half_way = until(lambda: running.done() or scrape()["released", "finished"] > 5, 100, every=0.5)
+        midway = scrape()
+        done = running.result()
+        counted = scrape()
 
     assert done.returncode == 0, done.stderr
     verdict = verdict_of(done)
+    assert half_way
+    assert 0 < midway["released", "finished"] < counted["released", "finished"] == verdict["runs"]
+    # One body was killed in its middle: it had been granted too.
+    assert counted["granted", ""] + counted["took_over", ""] == verdict["runs"] + 1
+    assert sum(n for (event, _), n in counted.items() if event == "skipped") == verdict["skipped"]
+    assert counted["took_over", ""] == verdict["taken_over"]
+    assert counted["store_error", ""] == 0
     assert list(verdict) == KEYS
     assert verdict["ok"] is True
     assert verdict["ticks_due"] == verdict["ticks_sent"] >= 6

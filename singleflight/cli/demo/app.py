@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from singleflight.events import Listener
+
 log = Log.inherited()
 
 
@@ -60,7 +62,12 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     beat_schedule={"report": {"task": REPORT.task, "schedule": OnTheClock(INTERVAL)}},
 )
-install(app, enabled=WITHOUT not in os.environ, defaults=Singleton(ttl=TTL), listeners=[tell])
+listeners: list[Listener] = [tell]
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    from singleflight.metrics import prometheus
+
+    listeners.append(prometheus())
+install(app, enabled=WITHOUT not in os.environ, defaults=Singleton(ttl=TTL), listeners=listeners)
 
 
 @app.task(name=REPORT.task, singleton=True)
