@@ -345,10 +345,8 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
         if event.kind is Kind.STORE_ERROR:
             failures.append(event)
 
-    install = {"store_timeout": 1.0, "listeners": [listen]}
-    with Rig(tmp_path) as rig:
-        app = worker_app.make_app(rig.broker.url, rig.broker.url, rig.store.url, options=install)
-        once, results, calls = app.tasks["once"], list[Any](), list[float]()
+    with Rig(tmp_path, install={"store_timeout": 1.0, "listeners": [listen]}) as rig:
+        once, results, calls = rig.app.tasks["once"], list[Any](), list[float]()
         start = hung = time.monotonic()
         early = 0
         for count in range(1000):
@@ -363,7 +361,6 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
         end, waited = time.monotonic(), len(failures)
         rig.store.resume()
         until(lambda: once.apply_async(("hangs",), queue="after").duplicate, 15, "a duplicate that is seen")
-        app.close()
         messages = rig.queued()
 
     sent = {result.id for result in results if not result.duplicate}
