@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery import Celery, Task
 
     from singleflight.celery.runtime import Runtime
-    from singleflight.events import Event
+    from singleflight.events import Event, Listener
 
 
 class FlightRecorder:
@@ -50,10 +50,11 @@ class FlightRecorder:
         """The runs that were skipped, and why."""
         return self.of(Kind.SKIPPED, Kind.GAVE_UP)
 
-    def attach(self, app: Celery) -> None:
+    def attach(self, app: Celery, *listeners: Listener) -> None:
         """Let a Celery app keep its leases here until the test ends, in eager runs too.
 
-        Prefix, defaults and listeners stay those that `singleflight.celery.install` was given.
+        Prefix, defaults and listeners stay those that `singleflight.celery.install` was given; ``listeners``
+        are more of them.
 
         Raises:
             ConfigurationError: if singleflight is not installed in the app.
@@ -64,8 +65,8 @@ class FlightRecorder:
             raise ConfigurationError(
                 f"the app {app.main!r} has no leases: call singleflight.celery.install(app) where it is made"
             )
-        listeners = (*before.setting("listeners", ()), self)
-        holder.singleflight = before.changed(self.store, enabled=True, eager=True, listeners=listeners)
+        heard_by = (*before.setting("listeners", ()), self, *listeners)
+        holder.singleflight = before.changed(self.store, enabled=True, eager=True, listeners=heard_by)
         self._attached.callback(setattr, app, "singleflight", before)
 
     def detach(self) -> None:

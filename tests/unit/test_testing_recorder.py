@@ -1,9 +1,6 @@
-"""The fixture for users' own tests: `docs/testing.md`, run by pytest as a user would."""
+"""What the fixture for users' own tests lends an app, and what it says to wrong use."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -13,28 +10,9 @@ from singleflight.celery import install
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing.recorder import FlightRecorder
 
-pytest_plugins = ["pytester"]
-
 
 def nothing() -> None:
     """Be the body of a task."""
-
-
-PAGE = Path(__file__).parents[2] / "docs/testing.md"
-
-
-def test_the_page_on_testing_is_true(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files, as they stand there, are a project whose tests pass."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a user may have none of ours
-    files = re.findall(
-        r"^```python\n# (\w+)\.py\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
-    for name, text in files:
-        pytester.makepyfile(**{name: text})
-    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
-
-    assert [name for name, _ in files] == ["conftest", "shop", "test_shop", "test_broker"]
-    result.assert_outcomes(passed=4)
 
 
 def test_an_app_gets_its_own_store_back() -> None:
