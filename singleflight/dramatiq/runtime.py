@@ -66,6 +66,8 @@ class Runtime:
         self._limits = {"timeout": store_timeout, "remember": remember}
         self._opening = threading.Lock()
         self._opened: tuple[Leases, Slots] | None = None
+        self._policies: dict[str, tuple[object, Policy | None]] = {}
+        """By actor: its option, and what that comes to for a message without options of its own."""
 
     def leases(self, broker: Broker) -> Leases:
         """Return the leases of a broker's actors.
@@ -122,8 +124,17 @@ class Runtime:
         """
         if not self.enabled or "singleton" not in actor.options:
             return None
-        own, call = Singleton.from_option(actor.options["singleton"]), carried.options
-        if call is False or (own is None and call is None):
+        option, call = actor.options["singleton"], carried.options
+        if call is None:
+            known = self._policies.get(actor.actor_name)
+            if known is None or known[0] is not option:
+                known = self._policies[actor.actor_name] = option, self._resolve(option, None)
+            return known[1]
+        return None if call is False else self._resolve(option, call)
+
+    def _resolve(self, option: object, call: object) -> Policy | None:
+        own = Singleton.from_option(option)
+        if own is None and call is None:
             return None
         return resolve(call if isinstance(call, Singleton) else None, own, self.defaults)
 
