@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
@@ -100,7 +101,9 @@ class Place:
             return None
         if busy is not None:
             refused = self.policy.on_conflict == "raise"
-            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", busy.run_id)
+            self._tell(
+                Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", busy.run_id, busy
+            )
             if refused:
                 raise Conflict(f"not sent: {busy}")
         return busy
@@ -130,9 +133,20 @@ class Place:
     def _running_too(self) -> bool:
         return self.policy.at_most_one == "waiting_or_running" and not self.publisher
 
-    def _tell(self, kind: Kind, reason: str, run_id: str) -> None:
-        key = short_key(self.key)
-        self.slots.notify(Event(kind=kind, task=self.task, key=key, run_id=run_id, reason=reason))
+    def _tell(self, kind: Kind, reason: str, run_id: str, busy: Busy | None = None) -> None:
+        holder = None if busy is None else busy.holder
+        age = None if busy is None or busy.since is None else max(0.0, time.time() - busy.since)
+        self.slots.notify(
+            Event(
+                kind=kind,
+                task=self.task,
+                key=short_key(self.key),
+                run_id=run_id,
+                reason=reason,
+                holder=holder,
+                age=age,
+            )
+        )
 
 
 def in_the_way(look: Look | None, *, running_too: bool) -> Busy | None:

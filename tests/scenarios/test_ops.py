@@ -9,13 +9,15 @@ import re
 import socket
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 from celery import Celery
 
-from singleflight import Busy, Event, Kind, Lease, Outcome, try_lease
+from singleflight import Busy, Conflict, Event, Kind, Lease, Outcome, Singleton, try_lease
 from singleflight.celery import install
 from singleflight.celery.ticks import tick_key
 from singleflight.cli.doctor import load
@@ -25,16 +27,22 @@ from singleflight.cli.voice import Failure
 from singleflight.events import Notify, short_key
 from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import KeyRule, lease_key
+from singleflight.metrics import prometheus
+from singleflight.policy import resolve
+from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
+from singleflight.stores.base import Claim
 from singleflight.stores.memory import MemoryStore
 from tests.support.bodylog import BodyLog
 from tests.support.child import MARK, Child
 from tests.support.dynamo import CREDENTIALS, REGION, Ministack
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
-from tests.support.wrapper import SINGLEFLIGHT, Program, logging, needed, with_log
+from tests.support.wrapper import SINGLEFLIGHT, Program, needed, with_log
+from tests.support.wrapper import logging as writing
 
 if TYPE_CHECKING:
+    import logging
     import subprocess
     from collections.abc import Iterator
     from pathlib import Path
@@ -69,7 +77,7 @@ def test_scenario_165_nothing_at_start_frees_a_live_lease(server: ValkeyServer, 
     """Another wrapper, `ls`, `doctor` and `init` come and go: the lease of a live run is untouched."""
     program, log = with_log(server, tmp_path), BodyLog(tmp_path / "bodies.log")
     store, key = open_store(server.url), lease_key(tmp_path.name, "lk")
-    with program.started("LEASE", *logging(WORKS), "one", "60"):
+    with program.started("LEASE", *writing(WORKS), "one", "60"):
         until(log.runs)
         before = store.peek(key)
         operators = operator(server, tmp_path.name)
@@ -88,7 +96,7 @@ def test_scenario_167_a_stuck_lease_is_seen_and_freed(server: ValkeyServer, tmp_
     """Task, host, pid, run, since and time left are shown; freed by force, the holder reports it lost."""
     program, log = with_log(server, tmp_path), BodyLog(tmp_path / "bodies.log")
     operators = operator(server, tmp_path.name)
-    with program.started("--ttl", "1.5", "LEASE", *logging(WORKS), "one", "60") as holder:
+    with program.started("--ttl", "1.5", "LEASE", *writing(WORKS), "one", "60") as holder:
         until(log.runs)
         shown = json.loads(operators.run("ls", "--json").stdout)
         freed = operators.run("evict", "--yes", str(shown["short_key"]))
@@ -136,30 +144,137 @@ def test_scenario_171_two_environments_are_apart_by_prefix(server: ValkeyServer)
     assert [json.loads(line)["key"] for line in shown] == [lease_key("staging", "nightly")]
 
 
-def test_scenario_172_every_skip_is_seen(server: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal has its log record at INFO, its event, its count and last reason in the store; no ERROR."""
-    heard: list[Event] = []
-    store = open_store(server.url)
-    leases = Leases(store, Notify([heard.append]))
+TOLD = {
+    Kind.SKIPPED: ("INFO", "running"),
+    Kind.DEFERRED: ("INFO", "running"),
+    Kind.REFUSED: ("INFO", "running"),
+    Kind.DROPPED: ("INFO", "finished"),
+    Kind.GAVE_UP: ("WARNING", "running"),
+}
+"""What becomes of a refused claim: at which level it is logged, and which reason is counted."""
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> Iterator[list[Event]]:
+    """What a listener is told in this test; the log is read besides."""
+    with caplog.at_level("DEBUG", logger="singleflight"):
+        yield []
+
+
+def counted(events: list[Event]) -> dict[tuple[str, str, str], int]:
+    """Count events as Prometheus does, by event, task and reason."""
+    needed("prometheus_client", "prometheus-client")
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    listen = prometheus(registry)
+    for event in events:
+        listen(event)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return {
+        (sample.labels["event"], sample.labels["task"], sample.labels["reason"]): int(sample.value)
+        for sample in samples
+        if sample.name.endswith("events_total")
+    }
+
+
+def logged(caplog: pytest.LogCaptureFixture, kind: Kind) -> logging.LogRecord:
+    """Return the only log record of events of a kind."""
+    (record,) = [one for one in caplog.records if one.__dict__["singleflight"].kind is kind]
+    return record
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_scenario_172_what_becomes_of_a_refused_run_is_seen(
+    kind: Kind, heard: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Log record, event and counter have task, short key, reason, holder and age; normal skips are INFO."""
+    level, reason = TOLD[kind]
     key = lease_key("skips", "shop.nightly")
+    leases = Leases(MemoryStore(), Notify([heard.append]))
     first, second = (Request(key, "shop.nightly", f"run-{n}", new_token()) for n in (1, 2))
     held = leases.claim(first)
-    with caplog.at_level("DEBUG", logger="singleflight"):
-        refused = leases.claim(second)
-        assert isinstance(refused, Busy)
-        leases.tell(Kind.SKIPPED, second, refused)
-    shown = json.loads(operator(server, "skips").run("show", "--json", "shop.nightly").stdout)
     assert isinstance(held, Lease)
+    if kind is Kind.DROPPED:
+        held.release(Outcome.FINISHED)
+        second = replace(first, token=new_token())
+    refused = leases.claim(second)
+    assert isinstance(refused, Busy)
+    leases.tell(kind, second, refused, delay=3.0 if kind is Kind.DEFERRED else None)
     held.release(Outcome.FINISHED)
-    store.close()
-    (skip,) = [event for event in heard if event.kind is Kind.SKIPPED]
-    (record,) = [each for each in caplog.records if "skipped" in each.message]
+    (event,) = [one for one in heard if one.kind is kind]
+    record = logged(caplog, kind)
 
-    assert (skip.task, skip.key, skip.reason) == ("shop.nightly", short_key(key), "running")
-    assert skip.holder is not None
-    assert skip.age is not None
+    assert (event.task, event.key, event.reason) == ("shop.nightly", short_key(key), reason)
+    assert event.holder == held.holder
+    assert event.age is not None
+    assert record.levelname == level
+    for part in ("shop.nightly", short_key(key), reason, str(held.holder), f"pid {os.getpid()}"):
+        assert part in record.getMessage()
+    assert counted(heard)[kind, "shop.nightly", reason] == 1
+
+
+@pytest.mark.parametrize(("on_conflict", "kind"), [("skip", Kind.SKIPPED), ("raise", Kind.REFUSED)])
+def test_scenario_172_what_is_not_sent_is_seen(
+    on_conflict: Any, kind: Kind, heard: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A publisher whose message is not sent because of one that runs is told who runs, and since when."""
+    key = lease_key("skips", "shop.nightly")
+    store, notify = MemoryStore(), Notify([heard.append])
+    held = Leases(store).claim(Request(key, "shop.nightly", "run-1", new_token()))
+    assert isinstance(held, Lease)
+    policy = resolve(Singleton(at_most_one="waiting_or_running", on_conflict=on_conflict))
+    place = Place(Slots(store, notify), key, "shop.nightly", policy)
+    with suppress(Conflict):
+        place.in_the_way()
+    held.release()
+    (event,) = heard
+    record = logged(caplog, kind)
+
+    assert (event.kind, event.task, event.key) == (kind, "shop.nightly", short_key(key))
+    assert (event.reason, event.run_id, event.holder) == ("not sent: running", "run-1", held.holder)
+    assert event.age is not None
     assert record.levelname == "INFO"
-    assert (shown["refused"], shown["refused_reason"]) == (1, "running")
+    assert counted(heard) == {(kind, "shop.nightly", "running"): 1}
+
+
+def test_scenario_172_a_lost_lease_and_a_take_over_are_seen(
+    heard: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both are warnings: whoever was evicted says so with its age, whoever follows a dead run as well."""
+    key = lease_key("skips", "shop.nightly")
+    clock = [time.time()]
+    store = MemoryStore(clock=lambda: clock[0])
+    leases = Leases(store, Notify([heard.append]))
+    store.claim(Claim(key, "run-1", 0, new_token(), ttl_ms=1000))  # nobody renews it: its process is dead
+    clock[0] += 2
+    held = leases.claim(Request(key, "shop.nightly", "run-2", new_token()))
+    assert isinstance(held, Lease)
+    store.evict(key)
+    held._keeper.renew_now(held)
+    held.release()
+    lost, taken = ([one for one in heard if one.kind is kind] for kind in (Kind.LOST, Kind.TOOK_OVER))
+
+    assert [(one.task, one.key, one.run_id) for one in lost + taken] == [
+        ("shop.nightly", short_key(key), "run-2")
+    ] * 2
+    assert lost[0].age is not None
+    assert "evicted" in lost[0].reason
+    assert {logged(caplog, kind).levelname for kind in (Kind.LOST, Kind.TOOK_OVER)} == {"WARNING"}
+    assert counted(heard)[Kind.LOST, "shop.nightly", ""] == 1
+    assert counted(heard)[Kind.TOOK_OVER, "shop.nightly", ""] == 1
+
+
+def test_scenario_172_every_skip_is_seen(server: ValkeyServer) -> None:
+    """The store knows how many were refused, why and when the last one was: `show` tells, long afterwards."""
+    held = try_lease(server.url, "shop.nightly", prefix="skips")
+    assert isinstance(held, Lease)
+    refused = [try_lease(server.url, "shop.nightly", prefix="skips") for _ in range(3)]
+    held.release()
+    shown = json.loads(operator(server, "skips").run("show", "--json", "shop.nightly").stdout)
+
+    assert [type(one) for one in refused] == [Busy] * 3
+    assert (shown["refused"], shown["refused_reason"]) == (3, "running")
     assert shown["refused_ago"] >= 0
 
 
