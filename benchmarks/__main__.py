@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 def main(names: tuple[str, ...], results: Path, *, as_json: bool, quick: bool) -> None:
     """Measure singleflight beside its peers, on a Valkey server of its own.
 
-    NAME is one of: uncontended, celery_overhead, contention, failover, dramatiq_overhead, scale. Built in: all.
+    NAME is uncontended, celery_overhead, contention, failover, dramatiq_overhead or scale; built in: all.
     """
     unknown = sorted(set(names) - set(NAMES))
     if unknown:

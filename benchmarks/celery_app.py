@@ -52,4 +52,4 @@ def recalculate(number: int) -> None:
 @app.task(name="bench.mark")
 def mark(name: str) -> None:
     """Say when the worker got here."""
-    redis.Redis.from_url(STORE).set(f"mark:{name}", time.perf_counter())
+    redis.Redis.from_url(os.environ["BENCH_BROKER"]).set(f"mark:{name}", time.perf_counter())

@@ -66,8 +66,8 @@ def measure(*, quick: bool) -> list[Report]:
 
 def _case(pool: str, rounds: int, tasks: int, *, results: bool) -> Report:
     columns = (
-        "variant", "publish us", "execute us", "both by bare", "over bare us", "publish CPU us", "execute CPU us",
-        "CPU over bare us", "commands", "requests", "spread",
+        "variant", "publish us", "execute us", "both by bare", "over bare us", "publish CPU us",
+        "execute CPU us", "CPU over bare us", "commands", "requests", "spread",
     )  # fmt: skip
     title = f"Celery tasks, -P {pool}, {'with' if results else 'without'} results"
     report = Report(f"celery_{pool}{'_results' if results else ''}", title, columns, plot="over bare us")
@@ -174,7 +174,7 @@ def _round(
     numbers: range,
 ) -> None:
     queue = name.replace(" ", "-")
-    marks, client = store.client, broker.client
+    marks = client = broker.client
     marks.delete("mark:first", "mark:last")
     store.reset_traffic()
     wall, cpu = publisher.publish(numbers)
@@ -190,19 +190,8 @@ def _round(
     took = float(last) - float(marks.get("mark:first"))
     cost.execute.append(took / len(numbers) * 1e6)
     cost.execute_cpu.append(used[0] / len(numbers) * 1e6)
-    commands, requests = _guards(store)
+    commands, requests = store.traffic()
     cost.commands, cost.requests = commands / len(numbers), requests / len(numbers)
-
-
-def _guards(store: Valkey) -> tuple[int, int]:
-    """Return what reached the store but for our own marks."""
-    stats = store.client.info("commandstats")
-    calls = {key.removeprefix("cmdstat_"): one["calls"] for key, one in stats.items()}
-    del stats
-    ours = {"info", "config|resetstat", "client|setinfo"}
-    guards = {key: count for key, count in calls.items() if key not in ours}
-    scripts = guards.get("evalsha", 0) + guards.get("eval", 0)
-    return sum(guards.values()), scripts or sum(guards.values())
 
 
 @contextmanager

@@ -38,7 +38,12 @@ TURNS = 200
 """Turns of all waiters together."""
 
 FLOOR, PEER, OURS = "floor: mutex + two bare requests", "python-redis-lock", "singleflight on Valkey"
-SLOW = ("redis-py Lock", "singleflight on SQLite", "singleflight on PostgreSQL", "singleflight on DynamoDB emulator")
+SLOW = (
+    "redis-py Lock",
+    "singleflight on SQLite",
+    "singleflight on PostgreSQL",
+    "singleflight on DynamoDB emulator",
+)
 """Variants that poll rarely, or whose store is slow: they get fewer turns."""
 
 
@@ -113,7 +118,9 @@ def _case(server: Valkey, others: dict[str, str], *, waiters: int, rounds: int) 
             100 * statistics.mean(run.again for run in own),
             statistics.median(run.requests / len(run.turns) for run in own) or None,
         )
-    report.notes.append(f"Total: for {TURNS} turns (slow variants: extrapolated). Requests: Redis requests per turn.")
+    report.notes.append(
+        f"Total: for {TURNS} turns (slow variants: extrapolated). Requests: Redis requests per turn."
+    )
     if waiters == 20:  # noqa: PLR2004
         _hold_to_bars(report)
     return report
@@ -125,7 +132,9 @@ def _hold_to_bars(report: Report) -> None:
     report.bar("total s, against python-redis-lock's", ours["total s"], peer["total s"])
     report.bar("hand-off p50, ms", ours["hand-off p50 ms"], 1)
     report.bar("hand-off p99, ms", ours["p99 ms"], 5)
-    report.bar("longest wait, ms, against python-redis-lock's", ours["longest wait ms"], peer["longest wait ms"])
+    report.bar(
+        "longest wait, ms, against python-redis-lock's", ours["longest wait ms"], peer["longest wait ms"]
+    )
 
 
 def locks_on(server: Valkey, others: dict[str, str]) -> dict[str, Callable[[int], Lock]]:
@@ -158,7 +167,9 @@ def locks_on(server: Valkey, others: dict[str, str]) -> dict[str, Callable[[int]
         PEER: lambda turn: lambda: redis_lock.Lock(client, f"theirs-{turn}", expire=30),
         "redis-py Lock, 10 ms": lambda turn: lambda: client.lock(f"lock-{turn}", timeout=30, sleep=0.01),
         "redis-py Lock": lambda turn: lambda: client.lock(f"plain-{turn}", timeout=30),
-        "pottery Redlock": lambda turn: lambda: Redlock(key=f"pottery-{turn}", masters={client}, auto_release_time=30),
+        "pottery Redlock": lambda turn: (
+            lambda: Redlock(key=f"pottery-{turn}", masters={client}, auto_release_time=30)
+        ),
         "dramatiq limiter, 10 ms": lambda turn: lambda: limiter(f"limit-{turn}"),
         OURS: lambda turn: ours(store, turn),
         **{f"singleflight on {name}": lambda turn, url=url: ours(url, turn) for name, url in others.items()},

@@ -25,8 +25,7 @@ def draw(report: Report) -> str:
     longest = max((value for _, value in rows), default=1) or 1
     height, width = TOP + ROW * len(rows) + 10, LABELS + BARS + MARGIN
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img">',
         f"<style>{STYLE}</style>",
         '<rect width="100%" height="100%" style="fill:#fff"/>',
         f'<text class="title" x="10" y="22">{escape(report.title)}: {escape(report.plot)}</text>',
@@ -34,9 +33,10 @@ def draw(report: Report) -> str:
     for place, (name, value) in enumerate(rows):
         top = TOP + ROW * place
         ours = ' class="ours"' if name.startswith("singleflight") else ""
+        length = value / longest * BARS
         parts += [
             f'<text x="{LABELS - 10}" y="{top + 15}" text-anchor="end">{escape(name)}</text>',
-            f'<rect{ours} x="{LABELS}" y="{top + 3}" width="{max(1, value / longest * BARS):.0f}" height="16"/>',
-            f'<text x="{LABELS + value / longest * BARS + 6:.0f}" y="{top + 15}">{text_of(value)}</text>',
+            f'<rect{ours} x="{LABELS}" y="{top + 3}" width="{max(1, length):.0f}" height="16"/>',
+            f'<text x="{LABELS + length + 6:.0f}" y="{top + 15}">{text_of(value)}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])

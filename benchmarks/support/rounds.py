@@ -43,7 +43,7 @@ def shuffled(names: Iterable[str]) -> list[str]:
 def interleave(
     variants: Mapping[str, Callable[[int], object]], *, rounds: int, calls: int
 ) -> dict[str, Times]:
-    """Call every variant ``calls`` times in each round, in a new order each round; each call has its number."""
+    """Call every variant ``calls`` times a round, in a new order each round; calls are numbered."""
     times: dict[str, Times] = defaultdict(Times)
     number = 0
     for _ in range(rounds):

@@ -46,7 +46,8 @@ class Valkey:
 
     def traffic(self) -> tuple[int, int]:
         """Return how many commands it has run, and how many requests brought them."""
-        stats = self.client.info("commandstats")
+        with self.client as client:
+            stats = client.info("commandstats")
         calls = {name.removeprefix("cmdstat_"): int(one["calls"]) for name, one in stats.items()}
         own = ("info", "client|setinfo", "client|setname", "config|resetstat", "hello", "ping", "select")
         calls = {name: count for name, count in calls.items() if name not in own}

@@ -41,6 +41,7 @@ def _emulator(children: Children) -> str:
     argv = [str(Path(sys.executable).parent / "ministack")]
     child = children.add(Child("ministack", argv, env={**os.environ, **own}))
     import boto3  # noqa: PLC0415 - optional
+
     from singleflight.stores.dynamodb import DynamoStore  # noqa: PLC0415 - optional
 
     del boto3
