@@ -108,7 +108,7 @@ class Entry:
             ("outcome", record.outcome or ("still running" if record.held else "none")),
             (
                 "refused",
-                self._refusals() or ("none" if self.counted else "not counted by this kind of store"),
+                self._refusals("") or ("none" if self.counted else "not counted by this kind of store"),
             ),
             ("forgotten", f"in {brief(self.look.remaining_ms / 1000)}, if not used"),
         ]
@@ -138,12 +138,12 @@ class Entry:
             parts.append("one waits")
         return parts
 
-    def _refusals(self) -> str:
+    def _refusals(self, word: str = " refused") -> str:
         record = self.look.record
         if not record.refused:
             return ""
         return (
-            f"{record.refused} refused, last {_since(self._ago(record.refused_ms))} ({record.refused_reason})"
+            f"{record.refused}{word}, last {_since(self._ago(record.refused_ms))} ({record.refused_reason})"
         )
 
     def _ago(self, moment_ms: int) -> float | None:

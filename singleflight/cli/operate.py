@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from singleflight.cli.access import Access
     from singleflight.cli.entry import Entry
 
+WIDE = 60
+"""Columns of a terminal from which on `watch` shows more than what runs for how long."""
+
+HEADING = 4
+"""Rows that `watch` needs besides its keys."""
+
 
 def ls(access: Access, *, everything: bool, as_json: bool) -> None:
     """Print a store's keys."""
@@ -111,7 +117,11 @@ def _picture(access: Access, every: float, *, everything: bool) -> None:
     with live if can_redraw else nullcontext():
         while True:
             entries = in_order(list(access.entries()))
-            table = _table([entry for entry in entries if everything or not entry.quiet], entries)
+            shown = [entry for entry in entries if everything or not entry.quiet]
+            room = max(1, console.height - HEADING) if can_redraw else len(shown)
+            table = _table(shown[:room], wide=console.width >= WIDE)
+            more = f"{len(shown) - room} more; " if len(shown) > room else ""
+            table.caption = more + _count(entries, hidden=len(entries) - len(shown))
             if can_redraw:
                 live.update(table, refresh=True)
             else:
@@ -119,27 +129,29 @@ def _picture(access: Access, every: float, *, everything: bool) -> None:
             time.sleep(every)
 
 
-def _table(shown: list[Entry], entries: list[Entry]) -> Table:
+def _table(shown: list[Entry], *, wide: bool) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(box=None, caption=_count(entries, hidden=len(entries) - len(shown)), caption_justify="left")
+    table = Table(box=None, caption_justify="left")
     table.add_column("STATE", no_wrap=True)
     table.add_column("KEY", overflow="fold", ratio=1)
-    table.add_column("HOLDER", overflow="fold", max_width=22)
-    for name in ("FOR", "LEFT", "WAITS", "REFUSED"):
+    if wide:
+        table.add_column("HOLDER", overflow="fold", max_width=22)
+    for name in ("FOR", "LEFT", *(("WAITS", "REFUSED") if wide else ())):
         table.add_column(name, no_wrap=True, justify="right")
     for entry in shown:
         facts, held = entry.facts(), entry.look.record.held
         left = facts["time_left"] if entry.state == "running" else facts["window_left"]
-        table.add_row(
+        row = [
             entry.state,
-            str(facts["short_key"]),
+            entry.name,
             f"{facts['host']}:{facts['pid']}" if held and facts["host"] else "",
             brief(facts["started_ago"]) if held and isinstance(facts["started_ago"], float) else "",
             brief(left) if isinstance(left, float) else "",
             "1" if entry.waiting else "",
             str(entry.look.record.refused or ""),
-        )
+        ]
+        table.add_row(*(row if wide else [*row[:2], *row[3:5]]))
     return table
 
 
