@@ -13,6 +13,9 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+THREADS = 16
+"""Of two workers."""
+
 
 def test_a_killed_run_comes_back_and_waits_for_its_dead_lease(tmp_path: Path) -> None:
     """A message redelivered while the dead worker's lease still lives waits for it, and runs once more."""
@@ -88,21 +91,21 @@ def test_of_three_copies_of_one_message_one_runs(tmp_path: Path) -> None:
 
 def test_a_store_that_is_away_loses_nothing_and_lets_nothing_run(tmp_path: Path) -> None:
     """While the leases' server is down for five seconds nothing runs unguarded and no retry is counted."""
+    gate = tmp_path / "gate"
     with Cluster(tmp_path, own_store=True) as cluster:
         cluster.start(2)
-        work = cluster.actors.work
-        sent = [
-            work.send_with_options(args=(f"key{i}", 0.1), singleton=Singleton(by="key")) for i in range(100)
-        ]
-        until(lambda: len(cluster.log.runs()) >= 20, what="the first runs")
+        send, options = cluster.actors.work.send_with_options, Singleton(by="key")
+        sent = [send(args=(f"key{i}", 0, str(gate)), singleton=options) for i in range(100)]
+        until(lambda: len(cluster.log.runs()) == THREADS, what="a run in each thread")
         cluster.store.stop()
+        gate.touch()
         time.sleep(5)
         seen = len(cluster.log.runs())
         cluster.store.start()
         until(cluster.idle, 60, "the end of all messages")
 
         runs = cluster.log.runs()
-        assert seen < 100
+        assert seen == THREADS
         assert sorted(run.run for run in runs) == sorted(message.message_id for message in sent)
         assert all(run.fence for run in runs)
         assert {run.attempt for run in runs} == {0}
