@@ -35,7 +35,7 @@ def measure(*, quick: bool) -> list[Report]:
     held = Report(
         "scale_held",
         f"One process holding many leases (ttl {TTL:g} s)",
-        ("leases", "% of a core", "server % of a core", "requests a second", "keeper's threads"),
+        ("leases", "% of a core", "server % of a core", "renewals a second", "keeper's threads"),
         plot="% of a core",
     )
     for count in (10, 1000) if quick else (10, 100, 1000, 10_000):

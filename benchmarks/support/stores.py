@@ -17,6 +17,9 @@ from singleflight.cli.demo.servers import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+START = 20.0
+"""Seconds in which the emulator must answer."""
+
 
 @contextmanager
 def other_stores(*, quick: bool) -> Iterator[dict[str, str]]:
@@ -26,11 +29,19 @@ def other_stores(*, quick: bool) -> Iterator[dict[str, str]]:
         if not quick and importlib.util.find_spec("sqlalchemy"):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             urls["SQLite"] = f"sqlite:///{folder}/leases.db"
+            _tables(urls["SQLite"])
         if given := os.environ.get("BENCH_POSTGRESQL"):
             urls["PostgreSQL"] = given
+            _tables(given)
         if not quick and importlib.util.find_spec("ministack") and importlib.util.find_spec("boto3"):
             urls["DynamoDB emulator"] = _emulator(stack.enter_context(Children()))
         yield urls
+
+
+def _tables(url: str) -> None:
+    from singleflight.stores.sql_setup import create_tables  # noqa: PLC0415 - optional
+
+    create_tables(url)
 
 
 def _emulator(children: Children) -> str:
@@ -40,17 +51,15 @@ def _emulator(children: Children) -> str:
     os.environ.update(keys)
     argv = [str(Path(sys.executable).parent / "ministack")]
     child = children.add(Child("ministack", argv, env={**os.environ, **own}))
-    import boto3  # noqa: PLC0415 - optional
+    from singleflight.errors import SingleflightError  # noqa: PLC0415 - optional, as the next one
+    from singleflight.stores.dynamodb_setup import create_table  # noqa: PLC0415
 
-    from singleflight.stores.dynamodb import DynamoStore  # noqa: PLC0415 - optional
-
-    del boto3
     url = f"dynamodb://leases?region=us-east-1&endpoint=http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + START
     while True:
         try:
-            DynamoStore.from_url(url).setup()
-        except Exception:
+            create_table(url)
+        except SingleflightError:
             if not child.alive or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
