@@ -27,6 +27,8 @@ with warnings.catch_warnings():
     from dramatiq.results.backends import RedisBackend
 
 BROKER, STORE, ENABLED = "BROKER_URL", "STORE_URL", "SINGLEFLIGHT_ENABLED"
+HEARTBEAT = "HEARTBEAT_TIMEOUT"
+"""Milliseconds after which this process takes a silent one for dead."""
 
 
 def make_broker(url: str, store: str | None = None, enabled: Any = True) -> Any:
@@ -37,7 +39,8 @@ def make_broker(url: str, store: str | None = None, enabled: Any = True) -> Any:
 
         broker, results = RabbitmqBroker(url=url, confirm_delivery=True), str(store)
     else:
-        broker = RedisBroker(url=url, heartbeat_timeout=3_000, maintenance_chance=1_000_000)
+        heartbeat = int(os.environ.get(HEARTBEAT, "3000"))
+        broker = RedisBroker(url=url, heartbeat_timeout=heartbeat, maintenance_chance=1_000_000)
     install(broker, store, enabled=enabled)
     broker.add_middleware(CurrentMessage())
     broker.add_middleware(Results(backend=RedisBackend(url=results)))

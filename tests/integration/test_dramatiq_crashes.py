@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from singleflight import Singleton
+from tests.integration.dramatiq_actors import HEARTBEAT
 from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.dramatiq_nodes import Cluster
 from tests.support.waiting import until
@@ -44,21 +46,28 @@ def test_a_killed_run_comes_back_and_waits_for_its_dead_lease(tmp_path: Path) ->
 def test_a_killed_run_is_no_duplicate_of_a_run_that_took_its_key(tmp_path: Path) -> None:
     """If another run holds the key when a crashed run comes back, it waits, although its word is skip."""
     first_gate, second_gate = tmp_path / "first", tmp_path / "second"
-    with Cluster(tmp_path) as cluster:
+    options = Singleton(by="key", ttl=1)
+    # Workers wait long before they take one for dead: the publisher brings the message back, when it is time.
+    with Cluster(tmp_path, env={HEARTBEAT: "600000"}) as cluster:
+        actors = cluster.actors
+        actors.broker.maintenance_chance = 0
         (first,) = cluster.start()
-        work = cluster.actors.work
-        killed = work.send_with_options(
-            args=("key", 0, str(first_gate)), singleton=Singleton(by="key", ttl=1)
-        )
+        killed = actors.work.send_with_options(args=("key", 0, str(first_gate)), singleton=options)
         until(cluster.log.runs, what="the first run")
         first.kill()
         first_gate.touch()
         (second,) = cluster.start()
-        other = work.send_with_options(
-            args=("key", 0, str(second_gate)), singleton=Singleton(by="key", ttl=1, on_conflict="defer")
+        other = actors.work.send_with_options(
+            args=("key", 0, str(second_gate)), singleton=replace(options, on_conflict="defer")
         )
         until(lambda: starts(cluster.log.runs(), other.message_id), what="the other run")
-        until(lambda: f"{killed.message_id} deferred" in second.log(), what="the crashed run's return")
+        actors.broker.maintenance_chance = 1_000_000
+
+        def has_come_back() -> bool:
+            actors.after.send(None, "maintenance")
+            return f"{killed.message_id} deferred" in second.log()
+
+        until(has_come_back, what="the crashed run's return", every=0.5)
         second_gate.touch()
         assert cluster.result(killed) == "key"
         until(cluster.idle, what="the acknowledgement")
