@@ -37,6 +37,8 @@ class Crowd:
     each: int = 10
     ttl: float = 10.0
     dawdle: float = 0.002
+    poll: float = 0.2
+    """The longest pause of one who was refused, in seconds."""
     suicide: bool = False
     """Whether the first process kills itself inside its third update."""
     once: bool = False
@@ -64,7 +66,7 @@ def wrong_clock(offset: str) -> dict[str, str]:
     return {"LD_PRELOAD": str(found[0]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
-def run(crowd: Crowd, timeout: float = 100) -> list[Count]:
+def run(crowd: Crowd, timeout: float = 200) -> list[Count]:
     """Run a crowd to its end and return what each of its processes did."""
     Path(crowd.counter).write_text("0")
     environments = crowd.environments or [{}]
@@ -118,7 +120,7 @@ class Member:
         for _ in range(self.crowd.each):
             while not isinstance(lease := self.ask(), Lease):
                 self.refused += 1
-                pause(uniform(0.02, 0.2))
+                pause(uniform(self.crowd.poll / 10, self.crowd.poll))
             self.update()
             lease.release(Outcome.FINISHED)
 
