@@ -37,7 +37,7 @@ IDLE = "idle"
 """A queue that no worker consumes: what is published there waits."""
 
 SLACK = 3.0
-"""Seconds that a busy machine may add to a call which waits for a store: connecting, and being let run."""
+"""Seconds that a busy machine may add to `store_timeout`, besides what it adds to calls that do not wait."""
 
 
 @pytest.fixture(scope="module")
@@ -335,6 +335,7 @@ def test_a_skipped_run_leaves_no_slot(rig: Rig) -> None:
     assert waiting.id not in [run.run for run in rig.runs("skipped")]
 
 
+@pytest.mark.timeout(240)
 def test_a_thousand_publishes_outlast_a_store_that_hangs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,19 +347,20 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
             failures.append(event)
 
     with Rig(tmp_path, install={"store_timeout": 1.0, "listeners": [listen]}) as rig:
-        once, results, calls = rig.app.tasks["once"], list[Any](), list[float]()
+        once, results = rig.app.tasks["once"], list[Any]()
+        waiting, quick = list[float](), list[float]()
         start = hung = time.monotonic()
         early = 0
         for count in range(1000):
             if count == 300:
                 rig.store.pause()
                 early, hung = len(failures), time.monotonic()
-            began = time.monotonic()
+            began, before = time.monotonic(), len(failures)
             results.append(once.delay("hangs"))
-            calls.append(time.monotonic() - began)
+            (waiting if len(failures) > before else quick).append(time.monotonic() - began)
             if count >= 300:
                 time.sleep(0.01)
-        end, waited = time.monotonic(), len(failures)
+        end = time.monotonic()
         rig.store.resume()
         until(lambda: once.apply_async(("hangs",), queue="after").duplicate, 15, "a duplicate that is seen")
         messages = rig.queued()
@@ -367,15 +369,15 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
     with capsys.disabled():
         sys.stdout.write(
             f"\n1,000 publishes, {end - hung:.1f} s of them without a store: {messages} messages, "
-            f"{waited} calls waited for it, the longest took {max(calls):.2f} s\n"
+            f"{len(waiting)} calls waited for it, {max(waiting):.2f} s at most, others {max(quick):.2f} s\n"
         )
     assert messages == len(sent)
     assert {result.id for result in results} == sent
     assert not any(result.duplicate for result in results[300:])
     # On a machine so busy that the store itself needs a second, there are outages before this one.
     assert early or {result.id for result in results[:300]} == {results[0].id}
-    assert 2 <= waited <= 1 + (end - start) / 5
-    assert max(calls) < 1.0 + SLACK
+    assert 2 <= len(waiting) <= 1 + (end - start) / 5
+    assert max(waiting) < 1.0 + max(quick) + SLACK
 
 
 def test_results_that_only_their_publisher_sees_are_refused() -> None:
