@@ -32,6 +32,27 @@ def program(request: pytest.FixtureRequest, server: ValkeyServer, tmp_path: Path
     return ours(server.url, tmp_path, SINGLEFLIGHT_PREFIX=tmp_path.name)
 
 
+@pytest.fixture(scope="module", params=["singleflight", "setlock"])
+def taken(
+    request: pytest.FixtureRequest, server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
+    """Both programs, with a lease that somebody else has until the end."""
+    folder = tmp_path_factory.mktemp("taken")
+    setlock = request.param == "setlock"
+    program = debians(folder) if setlock else ours(server.url, folder, SINGLEFLIGHT_PREFIX=folder.name)
+    with program.holding():
+        yield program
+
+
+@pytest.fixture(scope="module")
+def own_taken(server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Ours alone, with a lease that somebody else has until the end."""
+    folder = tmp_path_factory.mktemp("taken")
+    program = ours(server.url, folder, SINGLEFLIGHT_PREFIX=folder.name)
+    with program.holding():
+        yield program
+
+
 @pytest.fixture
 def own(server: ValkeyServer, tmp_path: Path) -> Program:
     """Ours alone, for what setlock does not have."""
@@ -88,10 +109,9 @@ HELD = [
 
 
 @pytest.mark.parametrize(("letters", "code"), HELD)
-def test_a_taken_lease_is_a_conflict(program: Program, letters: list[str], code: int) -> None:
+def test_a_taken_lease_is_a_conflict(taken: Program, letters: list[str], code: int) -> None:
     """With -n a taken lease is 111 and a line on stderr, with -x 0 and silence; the last letter counts."""
-    with program.holding():
-        done = program.run(*letters, "LEASE", "echo", "ran")
+    done = taken.run(*letters, "LEASE", "echo", "ran")
 
     assert (done.returncode, done.stdout) == (code, "")
     assert len(done.stderr.splitlines()) == (1 if code else 0)
@@ -185,10 +205,9 @@ def test_a_file_that_cannot_be_executed_is_126(own: Program, letters: list[str],
         (["-E", "0", "--wait", "0.1"], 0),
     ],
 )
-def test_a_wait_that_is_over_is_a_conflict(own: Program, options: list[str], code: int) -> None:
+def test_a_wait_that_is_over_is_a_conflict(own_taken: Program, options: list[str], code: int) -> None:
     """--wait bounds the waiting; -E chooses the code of a conflict."""
-    with own.holding():
-        done = own.run(*options, "LEASE", "echo", "ran")
+    done = own_taken.run(*options, "LEASE", "echo", "ran")
 
     assert (done.returncode, done.stdout) == (code, "")
 
