@@ -96,7 +96,10 @@ def load(name: str) -> Any:
     Raises:
         Failure: if it cannot be found.
     """
-    from celery.app.utils import find_app  # noqa: PLC0415 - not everybody has Celery
+    try:
+        from celery.app.utils import find_app  # noqa: PLC0415 - not everybody has Celery
+    except ModuleNotFoundError as error:
+        raise Failure('Celery is not installed; type: pip install "singleflight-tasks[celery]"') from error
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Celery does
     try:

@@ -15,8 +15,9 @@ import click
 
 from singleflight.cli.access import who_asks
 from singleflight.cli.entry import STATES, brief, in_order, named
-from singleflight.cli.voice import Failure, speak, speak_of_leases
+from singleflight.cli.voice import Failure, speak, speak_of_leases, spoken
 from singleflight.decisions import renewal_interval
+from singleflight.errors import StoreUnavailable
 from singleflight.events import logger
 
 if TYPE_CHECKING:
@@ -114,14 +115,21 @@ def _picture(access: Access, every: float, *, everything: bool) -> None:
     console = Console(highlight=False)
     live = Live(console=console, auto_refresh=False)
     can_redraw = console.is_terminal and not console.is_dumb_terminal
+    entries: list[Entry] | None = None
     with live if can_redraw else nullcontext():
         while True:
-            entries = in_order(list(access.entries()))
+            trouble = ""
+            try:
+                entries = in_order(list(access.entries()))
+            except StoreUnavailable as error:
+                if entries is None:
+                    raise
+                trouble = f"as it was, for {spoken(str(error))}"  # it may be back at the next look
             shown = [entry for entry in entries if everything or not entry.quiet]
             room = max(1, console.height - HEADING) if can_redraw else len(shown)
             table = _table(shown[:room], wide=console.width >= WIDE)
             more = f"{len(shown) - room} more; " if len(shown) > room else ""
-            table.caption = more + _count(entries, hidden=len(entries) - len(shown))
+            table.caption = trouble or more + _count(entries, hidden=len(entries) - len(shown))
             if can_redraw:
                 live.update(table, refresh=True)
             else:

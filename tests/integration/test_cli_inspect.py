@@ -207,6 +207,23 @@ def test_watch_is_a_table_that_ctrl_c_ends(program: Program, held: Lease, term: 
     assert "Aborted" not in shown
 
 
+def test_watch_rides_out_an_outage() -> None:
+    """A store that has answered may be away: what was known stays on the screen, and it goes on."""
+    with ValkeyServer() as server:
+        env = {**os.environ, "SINGLEFLIGHT_URL": server.url, "TERM": "dumb", "COLUMNS": "120"}
+        with Shell(env) as shell:
+            shell.type(f"{SINGLEFLIGHT} watch --every 100ms\n")
+            shell.read_until("0 free")
+            server.stop()
+            shell.read_until("as it was, for store 127.0.0.1")
+            server.start()
+            shell.read_until("0 free")
+            shell.type(CTRL_C)
+            shown = shell.read_until(PROMPT)
+
+    assert "Traceback" not in shown
+
+
 def test_watch_as_json_tells_what_changes(program: Program, held: Lease) -> None:
     """One line for each key at first, then one for each change."""
     with program.started("watch", "--json", "--every", "50ms") as watcher:

@@ -621,6 +621,13 @@ def test_scenario_175_an_app_that_cannot_be_loaded_says_why(
     assert "\n" not in failed.value.message
 
 
+def test_scenario_175_without_celery_an_app_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to type."""
+    monkeypatch.setitem(sys.modules, "celery.app.utils", None)
+    with pytest.raises(Failure, match=r"pip install \"singleflight-tasks\[celery\]\""):
+        load("shop")
+
+
 @pytest.mark.parametrize(
     ("line", "scheduler"),
     [
