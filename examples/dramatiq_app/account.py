@@ -98,10 +98,12 @@ class Account:
 
     def totals(self) -> Totals:
         """Return how the run stands."""
-        found = self._client.hgetall(self._totals)
+        with self._client.pipeline() as both:  # in one step, or a number could come in between
+            both.hgetall(self._totals)
+            both.bitcount(self._bits)
+            found, distinct = both.execute()
         handled = int(found.get("handled", 0))
         sent = int(found.get("sent", 0))
-        distinct = int(self._client.bitcount(self._bits))
         return Totals(
             sent=sent,
             handled=handled,

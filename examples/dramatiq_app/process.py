@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 FAULTY = 0.05
 """The part of messages that are declared faulty."""
 
-MARK_EVERY = 100
-"""Without an interval, how many messages are sent between two notes of how far the generator has come."""
+MARK_EVERY = 0.1
+"""Without an interval, seconds between two notes of how far the generator has come."""
 
 BACKLOG = 4_000
 """Without an interval, how many messages may wait before the generator does."""
@@ -131,18 +131,20 @@ class Process:
         number, interval = self.account.sent(), self.options.interval
         fence = turn.fence if turn is not None else 0
         self.account.mark(number, fence)  # from here on no earlier generator can note anything
-        due = time.monotonic()
+        due = marked = time.monotonic()
         while not self.stopping.is_set() and number != self.options.count:
             if turn is not None:
                 turn.check()  # local: no round trip; a process that was paused for too long stops here
             number += 1
             self.handle.send(number)
-            if interval or number % MARK_EVERY == 0 or number == self.options.count:
+            now = time.monotonic()
+            if interval or now > marked + MARK_EVERY or number == self.options.count:
                 self.account.mark(number, fence)
+                marked = now
             if interval:
-                due = max(due + interval, time.monotonic())
-                self.stopping.wait(due - time.monotonic())
-            elif number % MARK_EVERY == 0:
+                due = max(due + interval, now)
+                self.stopping.wait(due - now)
+            elif marked == now:
                 self._wait_for_handlers()
 
     def _wait_for_handlers(self) -> None:

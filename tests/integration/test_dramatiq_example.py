@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = [sys.executable, "-m", "examples.dramatiq_app"]
-TTL = ["--ttl", "2"]
 TIMEOUT = 300
 """Seconds; twenty of computing, on a machine that may have others to serve."""
 
@@ -46,7 +45,7 @@ def test_a_counted_run_loses_and_doubles_nothing_though_its_generator_is_killed(
     place: Path, server: ValkeyServer
 ) -> None:
     """Of 20,000 messages each is handled once; the faulty ones are kept until somebody takes them."""
-    result = _run(place, server, "--count", "20000", "--interval", "0", *TTL, "--kill-generator")
+    result = _run(place, server, "--count", "20000", "--interval", "0", "--kill-generator")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "which generated; another takes over" in result.stdout
@@ -71,7 +70,7 @@ def test_exactly_one_process_generates_and_a_paused_one_sends_nothing(
     account = Account(server.url, "live")
     processes = [
         Child(
-            [*COMMAND, *TTL, "--interval", "0.05"],
+            [*COMMAND, "--ttl", "2", "--interval", "0.05"],
             log=place / f"process{i}.log",
             ready="",
             env={"REDIS_URL": server.url, "PYTHONPATH": str(place)},
@@ -94,8 +93,10 @@ def test_exactly_one_process_generates_and_a_paused_one_sends_nothing(
         seen = account.totals().sent
         until(lambda: account.totals().handled > seen, what="messages of the third turn")
 
-        # Whoever is struck between sending a number and noting it leaves it to the next one to send again.
-        assert account.totals().copies <= 2
+        # A turn may end between sending and noting a number, which is then sent again, or between the check
+        # and the sending of one more; a machine that is slow enough ends turns that nobody has touched.
+        turns = sum(process.log().count(" generates\n") for process in processes)
+        assert account.totals().copies <= 2 * (turns - 1)
         assert account.totals().doubled == 0
     finally:
         for process in processes:
