@@ -189,7 +189,7 @@ class Keeper:
         except (StoreUnavailable, ConfigurationError) as error:
             self._put_off(group, str(error))
             return
-        unanswered = []
+        unanswered, why = [], ""
         for kept, answer in zip(group, answers, strict=True):
             if isinstance(answer, Renewed):
                 self._note(kept, answer, sent)

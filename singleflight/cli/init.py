@@ -55,10 +55,11 @@ def init(url: str, *, printing: bool, prefix: str, url_file: Path | None) -> Non
                 lines += sql_setup.grants("SELECT", "operator", LOOKERS)
         else:
             sql_setup.create_tables(url)
-    elif scheme.startswith(("redis", "valkey", "unix")):
-        from singleflight.stores.redis_errors import COMMANDS  # noqa: PLC0415
+    elif scheme.startswith(("redis", "valkey", "unix", "sentinel")):
+        from singleflight.stores.redis import RedisStore  # noqa: PLC0415
 
-        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {' '.join(f'+{name}' for name in COMMANDS)}"
+        rights = " ".join(f"+{name}" for name in RedisStore(url).commands)
+        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {rights}"
         lines = [f"# {WORKERS}", f"ACL SETUSER singleflight {user}"]
         lines += [f"# {OPERATORS}", f"ACL SETUSER operator {user} +scan +info +config|get"]
     else:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from singleflight.lease import Busy, Granted, Holder, Reason
 from singleflight.stores.base import REMEMBER, Look, Record, Renewed, Run
 from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
-from singleflight.stores.redis_places import place_from_client, place_from_url
+from singleflight.stores.redis_places import commands_of, place_from_client, place_from_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +95,11 @@ class RedisStore:
     def from_client(cls, client: Any, *, timeout: float = 1.0, remember: float = REMEMBER) -> RedisStore:
         """Open a store on the servers of a ready client, through connections of its own."""
         return cls(place_from_client(client), timeout=timeout, remember=remember)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """All that a restricted user must be allowed, on the keys of the prefix."""
+        return commands_of(self._place)
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""

@@ -18,6 +18,7 @@ import redis
 from redis import connection, sentinel
 
 from singleflight.errors import ConfigurationError
+from singleflight.stores.redis_errors import COMMANDS
 from singleflight.stores.redis_lines import ClusterLine, Line, client_of
 from singleflight.stores.redis_options import address, options_from_pool, options_from_url, patience, reaching
 
@@ -100,6 +101,12 @@ class Cluster:
 
 
 Place = Server | Sentinels | Cluster
+
+
+def commands_of(place: Place) -> tuple[str, ...]:
+    """Return all that a restricted user of a place must be allowed."""
+    in_cluster = ("cluster|slots", "asking") if isinstance(place, Cluster) else ()
+    return (*COMMANDS, *in_cluster, *(("wait",) if place.min_replicas else ()))
 
 
 def place_from_url(url: str, **more: Any) -> Place:

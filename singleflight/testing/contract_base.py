@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from singleflight.lease import Busy, Granted, Holder, Outcome
-from singleflight.stores.base import Claim, Look, Release, Renewal, Renewed
+from singleflight.stores.base import Claim, Look, Release, Renewal
 
 if TYPE_CHECKING:
-    from singleflight.stores.base import Store
+    from singleflight.errors import SingleflightError
+    from singleflight.stores.base import Renewed, Store
 
 LONG = 60_000
 """Milliseconds that no test lasts: what must not lapse is given this."""
@@ -75,7 +76,7 @@ def refused(store: Store, key: str, run: str, attempt: int = 0, **more: Any) -> 
     return answer
 
 
-def renew(store: Store, key: str, run: str, grant: Granted, **more: Any) -> Renewed:
+def renew(store: Store, key: str, run: str, grant: Granted, **more: Any) -> Renewed | SingleflightError:
     """Renew the lease of a grant."""
     given: dict[str, Any] = {"token": token_of(run), "ttl_ms": LONG, **more}
     (answer,) = store.renew(

@@ -159,6 +159,29 @@ def reads(cluster: ValkeyCluster, node: int) -> int:
     return int(cluster.client(node).info("stats")["total_reads_processed"])
 
 
+@pytest.mark.parametrize(
+    ("url", "more"),
+    [
+        ("redis://a", ()),
+        ("sentinel://a?master_name=m&min_replicas=1", ("wait",)),
+        ("redis+cluster://a", ("cluster|slots", "asking")),
+    ],
+)
+def test_init_prints_the_documented_rights(url: str, more: tuple[str, ...]) -> None:
+    """What `singleflight init` prints for a user is what the page says, for each kind of place."""
+    from click.testing import CliRunner
+
+    from singleflight.cli.init import init
+
+    (line,) = re.findall(r"^ACL SETUSER singleflight (.+)$", STORES_PAGE.read_text("utf-8"), re.MULTILINE)
+    printed = CliRunner().invoke(init, [url]).output
+    (own,) = re.findall(r"^ACL SETUSER singleflight (.+)$", printed, re.MULTILINE)
+    besides = {f"+{name}" for name in more} | {"resetchannels"}
+
+    assert set(own.split()) == set(line.split()) | besides
+    assert all(f"+{name}" in STORES_PAGE.read_text("utf-8") for name in ("wait", "cluster|slots +asking"))
+
+
 def test_few_rights_are_enough_in_a_cluster(cluster: ValkeyCluster, key: str) -> None:
     """The documented rights are enough for every operation in a cluster."""
     for node in cluster.nodes:
