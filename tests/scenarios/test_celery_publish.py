@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
 INCLUDE = ["-I", publish_app.__name__]
-SLOW = 0.5
-"""Seconds that no call takes unless it waits for a store that does not answer."""
 
 
 @pytest.fixture(scope="module")
@@ -171,22 +169,21 @@ def test_scenario_98_a_store_that_is_down_is_no_duplicate(tmp_path: Path, wanted
             once = rig.app.tasks["once"]
             options = {"singleton": Singleton(on_store_error=wanted)}
             store.pause()
-            slow, start = 0, time.monotonic()
+            asked, start = 0, time.monotonic()
             for _ in range(20):
-                began = time.monotonic()
                 if wanted == "raise":
-                    with pytest.raises(StoreUnavailable):
+                    with pytest.raises(StoreUnavailable) as raised:
                         once.apply_async(("98",), **options)
+                    asked += "not asked" not in str(raised.value)
                 else:
                     assert not once.apply_async(("98",), **options).duplicate
-                slow += time.monotonic() - began > SLOW
             elapsed = time.monotonic() - start
             queued = rig.queued()
             store.resume()
 
     assert queued == (0 if wanted == "raise" else 20)
-    assert slow <= 1 + elapsed / 5
     assert {event.kind for event in events} <= {Kind.STORE_ERROR}
+    assert 1 <= asked + len(events) <= 1 + elapsed / 5
 
 
 def test_scenario_100_a_thousand_publishes_are_one_message(
@@ -217,13 +214,14 @@ def test_scenario_100_a_thousand_publishes_are_one_message(
     assert not overlaps(fragile.runs("100"))
 
 
+@pytest.mark.timeout(300)
 def test_scenario_100_a_backlog_of_duplicates_leaves_the_queue_without_running(fragile: Rig) -> None:
     """Without a look at publishing: one start in the window, and all others end quickly."""
     probe = fragile.app.tasks["probe"]
     results = [probe.apply_async(("100-off",), singleton=Singleton(window=600)) for _ in range(1000)]
     assert fragile.queued() == 1000
     fragile.start(1, concurrency=4)
-    until(lambda: fragile.queued() == 0 and fragile.unacknowledged() == 0, 60, "an empty queue", every=0.2)
+    until(lambda: fragile.queued() == 0 and fragile.unacknowledged() == 0, 240, "an empty queue", every=0.2)
 
     assert len(fragile.runs("100-off")) == 1
     assert sorted(fragile.states(results)) == ["REVOKED"] * 999 + ["SUCCESS"]
