@@ -78,21 +78,28 @@ def show(totals: Totals, rate: float, console: Console) -> None:
     console.print(table)
 
 
-def compare(options: Options, processes: int, console: Console) -> float:
-    """Run the same work without and with singleflight, twice each; return the ratio of their speeds."""
+def compare(options: Options, processes: int, console: Console) -> None:
+    """Run the same work without and with singleflight, twice each, and print what each took."""
+    assert options.count is not None
     speeds: dict[bool, list[float]] = {False: [], True: []}
+    costs: dict[bool, list[float]] = {False: [], True: []}
     for guarded in (False, True, True, False):  # so that a machine that gets slower harms both alike
         run = replace(options, run="", guarded=guarded)
+        before = os.times()
         _, rate = counted(run, processes, kill=False, console=console)
-        console.print(f"{rate:,.0f} per second", highlight=False)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
         speeds[guarded].append(rate)
-    without, within = (sum(speeds[guarded]) / 2 for guarded in (False, True))
-    table = Table("", "messages per second")
-    table.add_row("without singleflight", f"{without:,.0f}")
-    table.add_row("with singleflight", f"{within:,.0f}")
-    table.add_row("ratio", f"{within / without:.3f}")
+        costs[guarded].append(used / options.count * 1e6)
+        console.print(f"{rate:,.0f} per second, {costs[guarded][-1]:,.0f} µs of CPU each", highlight=False)
+    table = Table("", "messages per second", "µs of CPU per message")
+    means = {guarded: (sum(speeds[guarded]) / 2, sum(costs[guarded]) / 2) for guarded in (False, True)}
+    table.add_row("without singleflight", *(f"{mean:,.0f}" for mean in means[False]))
+    table.add_row("with singleflight", *(f"{mean:,.0f}" for mean in means[True]))
+    table.add_row(
+        "ratio", *(f"{within / without:.3f}" for without, within in zip(*means.values(), strict=True))
+    )
     console.print(table)
-    return within / without
 
 
 @contextmanager
