@@ -14,6 +14,7 @@ from singleflight import asking, lease
 from singleflight.errors import Conflict
 from singleflight.flight import new_token
 from singleflight.keys import lease_key
+from singleflight.stores import open_store
 from singleflight.stores import redis as redis_store
 from singleflight.stores.base import Claim
 from singleflight.stores.redis import RedisStore
@@ -22,6 +23,9 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from singleflight.stores.base import Store
+    from tests.support.groups import ValkeyCluster
 
 FOR_EVER = 3600.0
 
@@ -115,3 +119,32 @@ def test_where_nobody_waits_nobody_is_told(server: ValkeyServer, name: str) -> N
 
     with redis.Redis.from_url(server.url) as client:
         assert client.keys("*") == [lease_key("singleflight", name).encode()]
+
+
+def test_a_cluster_tells_waiters_too(cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line and the waiters' lists are on the node that has the record, whichever that is."""
+    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+        monkeypatch.setattr(module, constant, FOR_EVER)
+    told: list[str] = []
+    for name in ("some", "names", "on", "several", "nodes"):
+        store, other = open_store(cluster.url, timeout=10), open_store(cluster.url, timeout=10)
+        key = lease_key("singleflight", name)
+
+        def wait(name: str = name, other: Store = other) -> None:
+            with lease(other, name, ttl=FOR_EVER, wait=60):
+                told.append(name)
+
+        with lease(store, name, ttl=FOR_EVER):
+            thread = threading.Thread(target=wait)
+            thread.start()
+            until(lambda key=key, store=store: _slot(store, key), 30, "the waiter")
+        thread.join(60)
+        store.close()
+        other.close()
+
+    assert told == ["some", "names", "on", "several", "nodes"]
+
+
+def _slot(store: Store, key: str) -> str:
+    look = store.peek(key)
+    return "" if look is None else look.record.slot
