@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import celery
 import pytest
 
 from singleflight import Singleton
@@ -228,8 +229,11 @@ def test_scenario_76_a_failure_leaves_the_key_free(rig: Rig, key: str) -> None:
     then = "exit" if key.startswith("exit") else "fail"
     for count in (1, 2):
         result = rig.send("probe", key, {"singleton": LONG}, then=then)
-        assert rig.states([result]) == ["FAILURE"]
-        until(lambda: not rig.held(result.id), 2, "the release")  # noqa: B023 - asked at once
+        rig.wait_start(key, count)
+        # Before 5.7, Celery leaves the result of a body that exits pending for ever.
+        if then == "fail" or celery.VERSION >= (5, 7):
+            assert rig.states([result]) == ["FAILURE"]
+        until(lambda: not rig.held(result.id), 10, "the release")  # noqa: B023 - asked at once
         assert len(rig.runs(key)) == count
 
 
