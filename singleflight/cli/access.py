@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from singleflight.stores.base import Store
 
+TIMEOUT = 5.0
+"""Seconds for one request: an operator would rather wait for a slow store than be told that it is slow."""
+
 AT_ONCE = 8
 """How many keys are looked at at the same time."""
 
@@ -110,6 +113,7 @@ def open_store_of(words: Sequence[str], url_file: Path | None, **options: Any) -
     """
     first, *rest = words or ("",)
     keep_secret(first)
+    options = {"timeout": TIMEOUT, **options}
     if "://" in first:
         return open_store(first, **options), rest
     url = store_url(first, url_file)
@@ -137,7 +141,7 @@ def open_lease(words: Sequence[str], url_file: Path | None, prefix: str) -> tupl
         address = locate(words[0], None)
     except (ConfigurationError, IndexError):
         raise Failure("which one? write a name after the URL; `singleflight ls` lists them", 2) from None
-    return Access(open_store(address.store), prefix), lease_key(prefix, address.name)
+    return Access(open_store(address.store, timeout=TIMEOUT), prefix), lease_key(prefix, address.name)
 
 
 def who_asks() -> str:

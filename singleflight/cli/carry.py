@@ -17,7 +17,7 @@ from singleflight.cli.waiting import Interrupted, obtain
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.flight import Leases
 from singleflight.lease import Lease, Outcome
-from singleflight.stores import open_store
+from singleflight.stores import STORE_TIMEOUT, open_store
 from singleflight.stores.base import REMEMBER, RUNS_KEPT
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 OCCURRENCES = 40 * 86400.0
 """Seconds for which a key with planned times is remembered: a monthly job's last time is still known."""
+
+LONGEST = 3.0
+"""Seconds for one request, if the ttl leaves room for several: a cron job has more time than a web page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,11 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     speak_of_leases(logging.CRITICAL)  # what goes wrong before the command starts is said once, at the end
     name = plan.request.task
     try:
-        store = open_store(plan.store, remember=OCCURRENCES if plan.planned else REMEMBER)
+        store = open_store(
+            plan.store,
+            timeout=min(LONGEST, max(STORE_TIMEOUT, plan.request.ttl / 10)),
+            remember=OCCURRENCES if plan.planned else REMEMBER,
+        )
     except ConfigurationError as error:  # nothing has been asked yet: the URL is wrong, or a driver missing
         raise Failure(str(error), Exit.USAGE) from error
     try:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from singleflight.stores.base import Store
 
-TIMEOUT = 5.0
-"""Seconds for one request: a slow store is to be measured, not given up on."""
-
 BRIEFLY = 1.0
 """Seconds for which the store remembers doctor's own key."""
 
@@ -53,7 +50,7 @@ def doctor(
     """  # noqa: D301 - Click reads the \b
     if app is not None and not words and url_file is None:
         report(of_celery(load(app), None), as_json=as_json)
-    store, rest = open_store_of(words, url_file, timeout=TIMEOUT, remember=BRIEFLY)
+    store, rest = open_store_of(words, url_file, remember=BRIEFLY)
     if rest:
         raise Failure("doctor takes a store's URL and nothing else", 2)
     found = of_celery(load(app), store) if app is not None else of_any(store, prefix)

@@ -35,6 +35,7 @@ from singleflight.stores.base import Claim
 from singleflight.stores.memory import MemoryStore
 from tests.support.bodylog import BodyLog
 from tests.support.child import MARK, Child
+from tests.support.databases import PostgresServer
 from tests.support.dynamo import CREDENTIALS, REGION, Ministack
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
@@ -369,6 +370,35 @@ def test_scenario_175_the_printed_users_can_do_what_they_are_for(server: ValkeyS
     assert "list keys" in said(
         operator(server, SINGLEFLIGHT_URL=url.format("singleflight")).run("doctor", "--json"), "warning"
     )
+
+
+def test_scenario_175_the_printed_statements_are_all_that_a_database_needs() -> None:
+    """On PostgreSQL, what `init --print` prints makes tables, lets workers run and operators look."""
+    needed("psycopg", "psycopg")
+    import psycopg
+
+    with PostgresServer() as database:
+        plain = database.url.replace("postgresql+psycopg", "postgresql")
+        printed = operator_of_sql(database.url).run("init", "--print", "LEASE").stdout
+        with psycopg.connect(plain, autocommit=True) as owner:
+            owner.execute("CREATE ROLE operator LOGIN; CREATE ROLE singleflight LOGIN")
+            owner.execute(printed)
+        worker, boss = (
+            database.url.replace("postgres@", f"{user}@") for user in ("singleflight", "operator")
+        )
+        ran = operator_of_sql(f"{worker}/job").run("run", "LEASE", "echo", "ran")
+        listed = operator_of_sql(boss).run("ls", "--all", "--json", "LEASE")
+        evicted = operator_of_sql(boss).run("evict", "--yes", "LEASE", "job")
+
+    assert ran.stdout == "ran\n"
+    assert json.loads(listed.stdout)["key"] == lease_key("singleflight", "job")
+    assert evicted.returncode == 1
+    assert "permission denied" in evicted.stderr
+
+
+def operator_of_sql(url: str) -> Program:
+    """Return the command line of somebody with a database's URL."""
+    return Program((str(SINGLEFLIGHT),), url, dict(os.environ))
 
 
 @pytest.mark.parametrize(("offset", "level"), [(30, Level.ERROR), (-30, Level.ERROR), (3, Level.WARNING)])
