@@ -46,11 +46,11 @@ def won(): client.rpush("won", time.time())
 BEATS = {
     "singleflight": ("singleflight", {}, 15.0),
     "redbeat, tuned": (
-        "redbeat.RedBeatScheduler",
+        "benchmarks.beat_app:NotingRedBeat",
         {"redbeat_lock_timeout": 5, "beat_max_loop_interval": 1},
         30.0,
     ),
-    "redbeat, as it comes": ("redbeat.RedBeatScheduler", {}, 90.0),
+    "redbeat, as it comes": ("benchmarks.beat_app:NotingRedBeat", {}, 90.0),
 }
 """By name: the scheduler, its settings, and seconds after which we stop waiting for a tick."""
 
