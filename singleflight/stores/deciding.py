@@ -110,7 +110,10 @@ class DecidingStore(ABC):
         return round(self.remember * 1000)
 
     def _renew(self, renewal: Renewal) -> Renewed:
-        return self.change(
-            renewal.key,
-            lambda found, now_us: rules.renew(found, renewal, now_us // 1000, remember_ms=self._remember_ms),
+        return self.change(renewal.key, self._renewing(renewal))
+
+    def _renewing(self, renewal: Renewal) -> Callable[[Record | None, int], tuple[Record | None, Renewed]]:
+        """Return what decides a renewal."""
+        return lambda found, now_us: rules.renew(
+            found, renewal, now_us // 1000, remember_ms=self._remember_ms
         )

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 # First: it says what to install if SQLAlchemy is missing.
 from singleflight.stores.sql_engine import CLOCKS, address, bounded, make_engine, parse  # isort: skip
-from sqlalchemy import bindparam, delete, exc, func, insert, literal_column, select, update
+from sqlalchemy import bindparam, delete, exc, func, literal_column, select
 
-from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import Outcome, monotonic
 from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
@@ -33,23 +32,26 @@ from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.sql_errors import no_tables, passing, translated
 from singleflight.stores.sql_tables import (
     SCHEMA_VERSION,
+    OvertakenError,
+    alive,
     ended_run,
+    insert_once,
     instant,
     leases,
-    record_of,
     row_of,
     runs,
     schema,
+    write,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Connection, Engine, RowMapping
 
-    from singleflight.stores.base import Record, Release
+    from singleflight.stores.base import Record, Release, Renewal, Renewed
     from singleflight.stores.deciding import Answer
 
     Result = TypeVar("Result")
@@ -104,19 +106,30 @@ class SqlStore(DecidingStore):
 
         def work(connection: Connection) -> Answer:
             row, now_us = self._find(connection, key)
-            found = _alive(row, now_us)
-            changed, answer = decide(found, now_us)
-            if changed is not None and changed != found:
-                new = {**row_of(changed), "forget_ms": self.life_ends(changed, now_us)}
-                _write(connection, key, new, row["revision"] if row else None)
-            return answer
+            return self._decided(connection, key, row, now_us, decide)
 
         return self._ask(key, work)
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
+        """See `Store.renew`; one statement reads all rows, and each is written by its own."""
+
+        def work(connection: Connection) -> list[Renewed | SingleflightError]:
+            rows, now_us = self._find_all(connection, [renewal.key for renewal in renewals])
+            return [
+                self._decided(connection, one.key, rows.get(one.key), now_us, self._renewing(one))
+                for one in renewals
+            ]
+
+        if len(renewals) > 1:
+            # Otherwise each is asked about alone, so that one in trouble does not hinder the others.
+            with suppress(SingleflightError):
+                return self._ask(renewals[0].key, work)
+        return super().renew(renewals)
 
     def read(self, key: str) -> tuple[Record | None, int, int]:
         """See `DecidingStore.read`."""
         row, now_us = self._ask(key, lambda connection: self._find(connection, key))
-        return _alive(row, now_us), row["forget_ms"] if row else 0, now_us // 1000
+        return alive(row, now_us), row["forget_ms"] if row else 0, now_us // 1000
 
     def release(self, release: Release) -> bool:
         """See `Store.release`; what ended becomes a row of ``singleflight_runs``."""
@@ -129,7 +142,7 @@ class SqlStore(DecidingStore):
         ours = self.change(release.key, decide)
         if release.outcome is not Outcome.REQUEUED:
             # If this fails, the release is tried again as a whole, and finds itself done already.
-            self._ask(release.key, lambda connection: _insert_once(connection, seen[0]))
+            self._ask(release.key, lambda connection: insert_once(connection, seen[0]))
         if monotonic() > self._tidied + TIDY_EVERY:
             self._tidied = monotonic()
             self._ask(release.key, self._tidy)
@@ -138,10 +151,10 @@ class SqlStore(DecidingStore):
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`."""
         begins = leases.c.lease_key.startswith(f"{prefix}:", autoescape=True)
-        alive = leases.c.forget_ms > func.floor(self._clock() / 1000)
+        kept = leases.c.forget_ms > func.floor(self._clock() / 1000)
         last = ""
         while True:
-            page = select(leases.c.lease_key).where(begins, alive, leases.c.lease_key > last)
+            page = select(leases.c.lease_key).where(begins, kept, leases.c.lease_key > last)
             page = page.order_by(leases.c.lease_key).limit(PAGE)
             keys = self._ask(prefix, lambda connection: connection.execute(page).scalars().all())  # noqa: B023
             # For SQLite, upper and lower case are the same here.
@@ -162,18 +175,39 @@ class SqlStore(DecidingStore):
 
     def _find(self, connection: Connection, key: str) -> tuple[RowMapping | None, int]:
         """Read a row, alive or not, and the clock, in one statement."""
+        rows, now_us = self._find_all(connection, [key])
+        return rows.get(key), now_us
+
+    def _find_all(self, connection: Connection, keys: list[str]) -> tuple[dict[str, RowMapping], int]:
+        """Read rows, alive or not, and the clock, in one statement."""
         clock = select(self._clock().label("now_us")).subquery("clock")
-        row = clock.outerjoin(leases, leases.c.lease_key == bindparam("key"))
-        found = connection.execute(select(clock.c.now_us, *leases.c).select_from(row), {"key": key})
-        values = found.mappings().one()
-        if values["lease_key"] is None:
-            return None, values["now_us"]
-        if values["v"] != RECORD_VERSION:
-            raise ConfigurationError(
-                f"store {self._address}: {key} has record version {values['v']}, this singleflight reads "
-                f"{RECORD_VERSION}; use one version everywhere, or another prefix"
-            )
-        return values, values["now_us"]
+        joined = clock.outerjoin(leases, leases.c.lease_key.in_(bindparam("keys", expanding=True)))
+        question = select(clock.c.now_us, *leases.c).select_from(joined)
+        found = connection.execute(question, {"keys": keys}).mappings().all()
+        rows = {row["lease_key"]: row for row in found if row["lease_key"] is not None}
+        for key, row in rows.items():
+            if row["v"] != RECORD_VERSION:
+                raise ConfigurationError(
+                    f"store {self._address}: {key} has record version {row['v']}, this singleflight reads "
+                    f"{RECORD_VERSION}; use one version everywhere, or another prefix"
+                )
+        return rows, found[0]["now_us"]
+
+    def _decided(
+        self,
+        connection: Connection,
+        key: str,
+        row: RowMapping | None,
+        now_us: int,
+        decide: Callable[[Record | None, int], tuple[Record | None, Answer]],
+    ) -> Answer:
+        """Let ``decide`` change a row that was just read, and write it."""
+        found = alive(row, now_us)
+        changed, answer = decide(found, now_us)
+        if changed is not None and changed != found:
+            new = {**row_of(changed), "forget_ms": self.life_ends(changed, now_us)}
+            write(connection, key, new, row["revision"] if row else None)
+        return answer
 
     def _tidy(self, connection: Connection) -> None:
         """Remove some rows whose life is over."""
@@ -199,7 +233,7 @@ class SqlStore(DecidingStore):
             try:
                 with self._connected(deadline) as connection:
                     return work(connection)
-            except _OvertakenError as error:
+            except OvertakenError as error:
                 if monotonic() >= deadline:
                     raise StoreUnavailable(
                         f"store {self._address}: others changed {key} each time that we tried"
@@ -228,7 +262,7 @@ class SqlStore(DecidingStore):
                     if not self._checked:
                         self._check(connection)
                     yield connection
-            except _OvertakenError:
+            except OvertakenError:
                 raise
             except BaseException:
                 connection.invalidate()
@@ -245,37 +279,3 @@ class SqlStore(DecidingStore):
                 f"{SCHEMA_VERSION}; use one version everywhere"
             )
         self._checked = True
-
-
-class _OvertakenError(Exception):
-    """Raised when somebody else wrote between our read and our write."""
-
-
-def _alive(row: RowMapping | None, now_us: int) -> Record | None:
-    return record_of(row) if row and row["forget_ms"] > now_us // 1000 else None
-
-
-def _write(connection: Connection, key: str, new: Mapping[str, Any], revision: int | None) -> None:
-    """Write a row if it is still at this revision; None: if there still is none."""
-    values = {**new, "lease_key": key, "revision": secrets.randbits(62)}
-    if revision is None:
-        if not _insert_once(connection, values, leases):
-            raise _OvertakenError
-        return
-    same = (leases.c.lease_key == bindparam("key"), leases.c.revision == bindparam("seen"))
-    if (
-        connection.execute(
-            update(leases).where(*same).values(values), {"key": key, "seen": revision}
-        ).rowcount
-        != 1
-    ):
-        raise _OvertakenError
-
-
-def _insert_once(connection: Connection, values: Mapping[str, Any], table: Table = runs) -> bool:
-    """Insert a row unless there is one; True if there was none."""
-    try:
-        connection.execute(insert(table).values(values))
-    except exc.IntegrityError:
-        return False
-    return True

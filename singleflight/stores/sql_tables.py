@@ -1,4 +1,4 @@
-"""The tables of the SQL store: one row per lease, one per ended run, and the version of both.
+"""The tables of the SQL store and how a row is written: one per lease, one per ended run, and the version.
 
 All instants that decide anything are epoch milliseconds on the database's clock. Those that people read
 (``singleflight_runs``) are ISO texts in UTC: they sort, and no session's time zone changes them.
@@ -7,18 +7,35 @@ All instants that decide anything are epoch milliseconds on the database's clock
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    bindparam,
+    exc,
+    insert,
+    update,
+)
 from sqlalchemy.dialects import mysql
 
 from singleflight.lease import Holder
 from singleflight.stores.base import RECORD_VERSION, Record, Run
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
+    from collections.abc import Mapping
+
+    from sqlalchemy.engine import Connection, RowMapping
 
     from singleflight.stores.base import Release
 
@@ -115,3 +132,38 @@ def instant(epoch_ms: float) -> str:
     """Return epoch milliseconds as people read them: ``2026-11-29T03:00:00.000Z``."""
     whole = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     return whole.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class OvertakenError(Exception):
+    """Raised when somebody else wrote between our read and our write."""
+
+
+def alive(row: RowMapping | None, now_us: int) -> Record | None:
+    """Return the record of a row, unless its life is over."""
+    return record_of(row) if row and row["forget_ms"] > now_us // 1000 else None
+
+
+def write(connection: Connection, key: str, new: Mapping[str, Any], revision: int | None) -> None:
+    """Write a row if it is still at this revision; None: if there still is none."""
+    values = {**new, "lease_key": key, "revision": secrets.randbits(62)}
+    if revision is None:
+        if not insert_once(connection, values, leases):
+            raise OvertakenError
+        return
+    same = (leases.c.lease_key == bindparam("key"), leases.c.revision == bindparam("seen"))
+    if (
+        connection.execute(
+            update(leases).where(*same).values(values), {"key": key, "seen": revision}
+        ).rowcount
+        != 1
+    ):
+        raise OvertakenError
+
+
+def insert_once(connection: Connection, values: Mapping[str, Any], table: Table = runs) -> bool:
+    """Insert a row unless there is one; True if there was none."""
+    try:
+        connection.execute(insert(table).values(values))
+    except exc.IntegrityError:
+        return False
+    return True

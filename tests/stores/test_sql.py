@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, func, select, text, update
+from sqlalchemy import create_engine, event, func, select, text, update
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Busy, Granted, Holder, Outcome
 from singleflight.stores import open_store
+from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.sql import SqlStore
 from singleflight.stores.sql_engine import parse
 from singleflight.stores.sql_setup import create_tables, statements
@@ -464,3 +466,24 @@ def test_the_statements_that_are_printed_are_those_that_work(
 
     with opened(url) as store:
         ran(store, "key", "a")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_renewals_are_read_by_one_statement(kind: str, request: pytest.FixtureRequest) -> None:
+    """Twenty renewals are one statement that reads and twenty that write; a strange row costs only itself."""
+    store = SqlStore(request.getfixturevalue(f"{kind}_url"), timeout=20)
+    keys = [f"singleflight:many:{{{uuid4().hex}}}" for _ in range(20)]
+    fences = {key: granted(store, key, "a").fence for key in keys}
+    renewals = [Renewal(key, "a", 0, "token-a-0", fence, 60_000) for key, fence in fences.items()]
+    said: list[str] = []
+    engine = store._engines[os.getpid()]
+    event.listen(engine, "before_cursor_execute", lambda *given: said.append(given[2].split()[0]))
+
+    assert store.renew(renewals) == [Renewed.RENEWED] * 20
+    assert [said.count(verb) for verb in ("SELECT", "UPDATE", "INSERT")] == [1, 20, 0]
+    with engine.connect() as connection:
+        connection.execute(update(leases).where(leases.c.lease_key == keys[3]).values(v=99))
+    answers = store.renew(renewals)
+    store.close()
+    assert isinstance(answers.pop(3), ConfigurationError)
+    assert answers == [Renewed.RENEWED] * 19
