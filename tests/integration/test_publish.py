@@ -80,9 +80,11 @@ def test_a_duplicate_of_a_waiting_run_is_not_sent(rig: Rig) -> None:
 @pytest.mark.smoke
 def test_a_duplicate_of_a_running_run_gets_its_result(rig: Rig) -> None:
     """A second `delay` while the first works returns a handle on the first."""
-    first = publish(rig, "once", "running", seconds=1.0)
+    gate = rig.folder / "running-gate"
+    first = publish(rig, "once", "running", gate=str(gate))
     rig.wait_start("running")
     second = publish(rig, "once", "running")
+    gate.touch()
 
     assert second.duplicate
     assert second.busy.reason is Reason.RUNNING
@@ -104,13 +106,15 @@ def test_who_has_read_a_result_publishes_at_once(rig: Rig) -> None:
 def test_a_refused_publisher_gets_a_conflict(rig: Rig) -> None:
     """`on_conflict="raise"` raises where the duplicate is published, whether the other waits or runs."""
     publish(rig, "strict", "strict-waits", {"queue": IDLE})
-    running = publish(rig, "strict", "strict-runs", seconds=1.0)
+    gate = rig.folder / "strict-gate"
+    running = publish(rig, "strict", "strict-runs", gate=str(gate))
     rig.wait_start("strict-runs")
 
     with pytest.raises(Conflict, match="queued"):
         publish(rig, "strict", "strict-waits")
     with pytest.raises(Conflict, match=f"running: run {running.id}"):
         publish(rig, "strict", "strict-runs")
+    gate.touch()
 
 
 @pytest.mark.smoke

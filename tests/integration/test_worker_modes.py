@@ -86,12 +86,14 @@ def test_ten_clicks_that_coalesce_run_exactly_twice(rig: Rig) -> None:
 
 def test_a_conflict_fails_the_run_when_told_to_raise(rig: Rig) -> None:
     """With on_conflict="raise" a duplicate ends as FAILURE with Conflict, which says who is in the way."""
-    first = rig.send("probe", "raise", seconds=1.0)
+    gate = rig.folder / "raise-gate"
+    first = rig.send("probe", "raise", gate=str(gate))
     rig.wait_start("raise")
     duplicate = rig.send("probe", "raise", {"singleton": Singleton(on_conflict="raise")})
 
     with pytest.raises(Conflict, match=first.id):
-        duplicate.get(timeout=10)
+        duplicate.get(timeout=30)
+    gate.touch()
     assert duplicate.state == "FAILURE"
     assert first.get(timeout=10) == first.id
     assert len(rig.runs("raise")) == 1
@@ -115,22 +117,26 @@ def test_a_waiting_run_gives_up_when_it_has_waited_long_enough(rig: Rig) -> None
 
 def test_a_skipped_run_returns_the_skip_result_where_there_is_one(rig: Rig) -> None:
     """With skip_result a duplicate ends as SUCCESS with that value."""
-    first = rig.send("probe", "value", seconds=1.0)
+    gate = rig.folder / "value-gate"
+    first = rig.send("probe", "value", gate=str(gate))
     rig.wait_start("value")
     duplicate = rig.send("probe", "value", {"singleton": Singleton(skip_result={"skipped": True})})
 
-    assert duplicate.get(timeout=10) == {"skipped": True}
+    assert duplicate.get(timeout=30) == {"skipped": True}
+    gate.touch()
     assert first.get(timeout=10) == first.id
     assert len(rig.runs("value")) == 1
 
 
 def test_a_skipped_run_stores_nothing_where_results_are_ignored(rig: Rig) -> None:
     """ignore_result holds for skips too: the run leaves the queue and no state is written."""
-    first = rig.send("probe", "ignored", seconds=1.0)
+    gate = rig.folder / "ignored-gate"
+    first = rig.send("probe", "ignored", gate=str(gate))
     rig.wait_start("ignored")
     duplicate = rig.send("probe", "ignored", {"ignore_result": True})
 
-    until(lambda: rig.said(f"{duplicate.id} skipped"), 10, "the skip")
+    until(lambda: rig.said(f"{duplicate.id} skipped"), 30, "the skip")
+    gate.touch()
     assert first.get(timeout=10) == first.id
     assert duplicate.state == "PENDING"
 
