@@ -69,5 +69,5 @@ def sending(app: Celery) -> Listener:
         if signal is not None and signal.receivers:
             signal.send(sender=app.tasks.get(event.task, event.task), event=event)
 
-    send.kinds = frozenset(SIGNALS)  # type: ignore[attr-defined]  # of others no event need be made
+    send.singleflight_kinds = frozenset(SIGNALS)  # type: ignore[attr-defined]  # of others no event need be made
     return send
