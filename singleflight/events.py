@@ -168,7 +168,9 @@ class Notify:
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         """Take listeners to call after the log; one with ``singleflight_kinds`` wants to hear those."""
         self._listeners = (log, *listeners)
-        self._heeded = {kind for one in self._listeners[1:] for kind in getattr(one, "singleflight_kinds", Kind)}
+        self._heeded = {
+            kind for one in self._listeners[1:] for kind in getattr(one, "singleflight_kinds", Kind)
+        }
 
     def heeds(self, kind: Kind) -> bool:
         """Return whether anybody hears events of this kind; others need not be made."""
