@@ -66,7 +66,9 @@ def _of_setting(scheduler: str, entries: list[str]) -> Iterator[Finding]:
 def _of_ticks(app: Any, store: Store, entries: dict[str, Any], *, shares: bool) -> Iterator[Finding]:
     """Compare the schedule with the ticks that beats of ours have left in the store."""
     runtime: Runtime = app.singleflight
-    unknown, late, last = [], [], []
+    unknown: list[str] = []
+    late: list[str] = []
+    last: list[tuple[datetime, str, Look]] = []
     with suppress(SingleflightError):  # has been said
         for name, entry in entries.items():
             look = store.peek(tick_key(runtime.prefix, name))
@@ -91,7 +93,7 @@ def _of_ticks(app: Any, store: Store, entries: dict[str, Any], *, shares: bool) 
 
 
 def _overdue(app: Any, entry: dict[str, Any], sent: datetime) -> float:
-    schedule = maybe_schedule(entry["schedule"], app=app)
+    schedule: Any = maybe_schedule(entry["schedule"], app=app)
     try:
         remaining: float = schedule.remaining_estimate(schedule.maybe_make_aware(sent)).total_seconds()
     except Exception:  # noqa: BLE001 - a schedule of the user's own may estimate nothing, or fail

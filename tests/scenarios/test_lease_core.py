@@ -209,7 +209,10 @@ def test_scenario_25_the_remaining_time_never_grows(server: ValkeyServer, near: 
         "with lease(sys.argv[1], 'growing', ttl=0.3): time.sleep(60)"
     )
     # The stored field beside the server's clock, in one step; `peek` would put an expiry right first.
-    sample = "local t = redis.call('TIME'); return {cjson.decode(redis.call('GET', KEYS[1])).expires_ms, t[1], t[2]}"
+    sample = (
+        "local now = redis.call('TIME')\n"
+        "return {cjson.decode(redis.call('GET', KEYS[1])).expires_ms, now[1], now[2]}"
+    )
     remaining: dict[int, int] = {}
     holder = subprocess.Popen([sys.executable, "-c", script, server.url])
     try:
