@@ -180,6 +180,7 @@ class Performance:
             if not child.alive or time.monotonic() > deadline:
                 what = f"did not start within {timeout:g} s" if child.alive else "ended while it started"
                 raise ChildFailed(f"{child.name} {what}:\n{child.tail()}")
+            self._check_alive()  # a process that waits for one that is gone would wait until the timeout
             self._look()
 
 
