@@ -82,6 +82,7 @@ def test_a_log_without_wrongs_is_clean() -> None:
     verdict = judge(facts_of(CLEAN))
 
     assert (verdict.ticks_due, verdict.ticks_sent, verdict.runs, verdict.skipped) == (3, 3, 4, 2)
+    assert verdict.taken_over == 1
     assert verdict.ok
     assert not verdict.problems
 

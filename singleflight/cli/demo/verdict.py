@@ -1,6 +1,6 @@
 """What came of it, judged on what beats, users and task bodies wrote down themselves; pure.
 
-The product's own word is taken for counts (skipped, deferred, taken over) and never for a judgement: a run
+The product's own word is taken for counts (skipped, deferred) and never for a judgement: a run
 that it says it skipped is lost unless the bodies show that it could be spared.
 """
 
@@ -33,6 +33,7 @@ class Verdict:
     skipped: int
     deferred: int
     taken_over: int
+    """Runs whose process was killed, and that another one brought to their end."""
     overlaps: int
     """Pairs of bodies of one key that ran at one time."""
     lost: int
@@ -59,7 +60,7 @@ def judge(facts: Facts) -> Verdict:
         runs=len(returned),
         skipped=len(facts.runs_said("skipped")),
         deferred=len(facts.runs_said("deferred")),
-        taken_over=len(facts.runs_said("took_over")),
+        taken_over=len(taken_over(facts)),
         overlaps=len(overlaps),
         lost=len(lost),
         doubled=len(doubled),
@@ -75,6 +76,12 @@ def due(facts: Facts) -> range:
     first = min([facts.opened[1], *slots])
     last = max([first - 1, *slots]) if facts.closed is None else max([facts.closed[1], *slots])
     return range(first, last + 1)
+
+
+def taken_over(facts: Facts) -> set[str]:
+    """Return the runs that came to their end although a process was killed while it was at them."""
+    how = {(body.run, body.how) for body in facts.bodies.values()}
+    return {run for run, _ in how if {(run, "killed"), (run, "returned")} <= how}
 
 
 def overlapping(facts: Facts) -> list[tuple[Body, Body]]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from singleflight.cli.demo.lanes import Layout
 from singleflight.cli.demo.story import Line, Story
-from singleflight.cli.demo.verdict import due, overlapping
+from singleflight.cli.demo.verdict import due, overlapping, taken_over
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,8 +111,8 @@ def _counts(facts: Facts) -> Text:
     ticks = sum(sent.by_beat for sent in facts.sent)
     returned = sum(body.how == "returned" for body in facts.bodies.values())
     parts = [f"{ticks} of {len(due(facts))} ticks", f"{returned} runs"]
-    words = {"skipped": "skipped", "deferred": "deferred", "took_over": "taken over"}
-    parts += [f"{len(facts.runs_said(kind))} {word}" for kind, word in words.items()]
+    parts += [f"{len(facts.runs_said(kind))} {kind}" for kind in ("skipped", "deferred")]
+    parts += [f"{len(taken_over(facts))} taken over"]
     text = Text(" · ".join(parts), "bold", no_wrap=True, overflow="ellipsis")
     return text.append(f" · {overlaps} overlaps", "bold red" if overlaps else "bold green")
 
@@ -135,7 +135,7 @@ def show_verdict(verdict: Verdict, picture: Path, *, to_stderr: bool) -> None:
         (verdict.runs, "runs that came to their end"),
         (verdict.skipped, "duplicates skipped"),
         (verdict.deferred, "runs deferred"),
-        (verdict.taken_over, "leases of dead holders taken over"),
+        (verdict.taken_over, "runs of killed processes taken over"),
     ]
     for number, words in rows:
         table.add_row(str(number), words)
