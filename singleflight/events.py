@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("singleflight")
 
-_DIGEST = re.compile(r":\{([0-9a-f]{32})\}\Z")
-"""How a key ends that `singleflight.keys` wrote, after its prefix and its readable name."""
+_DIGEST = r":\{([0-9a-f]{32})\}\Z"
+"""How a key ends that `singleflight.keys` wrote, after its prefix and its readable name.
+
+`re` compiles it, once, when the first key is shown, and not whenever this is imported.
+"""
 
 
 class Kind(StrEnum):
@@ -122,8 +125,8 @@ class Subject(Protocol):
 
 def short_key(key: str) -> str:
     """Return a key as logs show it, ``task.name:3f2a9c1b``; a text that is no key comes back as it is."""
-    digest = _DIGEST.search(key, max(0, len(key) - 35))
-    name = key[: digest.start()].rpartition(":")[2] if digest else ""
+    digest = re.search(_DIGEST, key[-35:])
+    name = key[:-35].rpartition(":")[2] if digest else ""
     return f"{name}:{digest[1][:8]}" if digest and name else key
 
 

@@ -39,7 +39,7 @@ def test_a_warm_shutdown_lets_the_run_finish_and_frees_its_key(rig: Rig) -> None
     assert rig.held(result.id)
     gate.touch()
 
-    assert worker.child.wait(20) == 0
+    assert worker.child.wait() == 0
     assert result.get(timeout=5) == result.id
     assert not rig.held(result.id)
 
@@ -53,7 +53,7 @@ def test_a_cold_shutdown_leaves_no_lease(rig: Rig, task: str) -> None:
     result = rig.send(task, queue, {"queue": queue, "singleton": LONG}, gate=str(gate))
     rig.wait_start(queue)
     worker.kill(signal.SIGQUIT)
-    worker.child.wait(20)
+    worker.child.wait()
     until(lambda: not rig.held(result.id), 2, "the end of the lease")
     gate.touch()
     rig.worker(concurrency=1, args=["-Q", queue])
@@ -74,7 +74,7 @@ def test_a_soft_shutdown_that_runs_out_requeues_the_run(rig: Rig) -> None:
     result = rig.send("late", "soft", {"queue": "soft", "singleton": LONG}, gate=str(gate))
     rig.wait_start("soft")
     worker.kill(signal.SIGQUIT)
-    worker.child.wait(20)
+    worker.child.wait()
     until(lambda: not rig.held(result.id), 2, "the end of the lease")
     gate.touch()
     rig.worker(concurrency=1, args=["-Q", "soft"])
@@ -94,7 +94,7 @@ def test_a_soft_shutdown_that_suffices_ends_the_run_as_finished(rig: Rig) -> Non
     worker.kill(signal.SIGQUIT)
     until(lambda: "Initiating Soft Shutdown" in worker.logs(), 10, "the soft shutdown")
     gate.touch()
-    worker.child.wait(20)
+    worker.child.wait()
 
     assert result.get(timeout=5) == result.id
     record = rig.record_of(result.id)

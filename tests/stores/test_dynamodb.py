@@ -116,8 +116,8 @@ def test_the_contract_holds_by_dynamodbs_own_clock(store: DynamoStore) -> None:
 
 @pytest.fixture
 def store(ministack: Ministack) -> Iterator[DynamoStore]:
-    """A store that goes by the server's clock."""
-    store = DynamoStore.from_url(ministack.url, timeout=10)
+    """A store that goes by the server's clock; patient, for some tests are all contention."""
+    store = DynamoStore.from_url(ministack.url, timeout=30)
     yield store
     store.close()
 

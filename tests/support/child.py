@@ -109,11 +109,14 @@ class Child:
         """Send a signal to the program alone, not to its children."""
         self._process.send_signal(number)
 
-    def wait(self, timeout: float = 30.0) -> int:
-        """Wait until the program has ended; return its exit code."""
+    def wait(self, timeout: float = 60.0) -> int:
+        """Wait until the program has ended; return its exit code.
+
+        A Celery worker may take half a minute: as long as its pool gives a result that nobody reads any more.
+        """
         return self._process.wait(timeout)
 
-    def stop(self, timeout: float = 30.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """Ask it to end as its operator would (SIGTERM), and wait."""
         self.send(signal.SIGTERM)
         return self.wait(timeout)
