@@ -92,6 +92,7 @@ class _ByItsOwnClock(StoreContract):
 _ByItsOwnClock.__test__ = False
 
 
+@pytest.mark.timeout(300)
 def test_the_contract_holds_by_dynamodbs_own_clock(store: DynamoStore) -> None:
     """Every rule of the contract holds by the time in the server's answers; all at once, to be quick."""
 
