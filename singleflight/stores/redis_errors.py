@@ -109,6 +109,8 @@ def _fault(error: BaseException, key: str) -> str:
 def _wrong_server(code: str, text: str) -> str:
     if code in ("MOVED", "ASK"):
         return f"the server is a node of a cluster: write the store's URL with redis+cluster:// ({text})"
+    if "DB index is out of range" in text or "Invalid Database" in text:  # the server's words, redis-py's
+        return "the server has no such database; correct its number in the store's URL"
     if "cluster support disabled" in text:
         return "the server is no node of a cluster: write the store's URL with redis://"
     if "unknown command" in text.lower():

@@ -46,6 +46,11 @@ def options_from_url(url: str, **more: Any) -> dict[str, Any]:
     parts = urlsplit(url)
     query = [("db" if name == "virtual_host" else name, value) for name, value in parse_qsl(parts.query)]
     scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    if scheme != "unix" and (database := parts.path.strip("/")) and not database.isdecimal():
+        # redis-py would take it for database 0.
+        raise ConfigurationError(
+            f"{database!r} in the URL of the store is no number of a database; end it with /0, say"
+        )
     parse: Any = connection.parse_url
     try:
         options = parse(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}") | more

@@ -145,6 +145,15 @@ def test_somebody_elses_key_is_no_duplicate(store: RedisStore, server: redis.Red
         claim(store, key, "a")
 
 
+def test_a_database_that_is_not_there_is_permanent(valkey: ValkeyServer, key: str) -> None:
+    """A number that the server does not have is told at once, and not taken for an outage."""
+    url = valkey.url.rpartition("/")[0] + "/4711"
+    store = RedisStore(url)
+
+    with pytest.raises(ConfigurationError, match="no such database"):
+        claim(store, key, "a")
+
+
 def test_a_wrong_password_is_permanent_and_never_shown(valkey: ValkeyServer, key: str) -> None:
     """A refused password is a permanent fault whose text does not contain it."""
     store = RedisStore(f"redis://nobody:hunter2@127.0.0.1:{valkey.port}/0")

@@ -504,6 +504,8 @@ def test_an_unknown_certificate_is_permanent(tls: TlsServer, tmp_path: Path, key
     [
         ("redis+cluster://a:7000,b:7001/3", "no database '3'"),
         ("redis+cluster://a:x", "cannot be read"),
+        ("redis://a/nightly", "'nightly' in the URL .* is no number"),
+        ("rediss://a:1//x?db=3", "'x' in the URL .* is no number"),
         ("redis+sentinel://a:26379", "not whose primary"),
         ("redis+sentinel://a/leases?sentinel_pasword=x", "pasword='x' is not an option"),
         ("redis://a?min_replicas=some", "min_replicas='some' must be a whole number"),
