@@ -1,5 +1,7 @@
 """One run at a time, on every worker and every replica: leases for Celery and Dramatiq tasks."""
 
+from typing import TYPE_CHECKING
+
 from singleflight.errors import (
     ConfigurationError,
     Conflict,
@@ -8,10 +10,12 @@ from singleflight.errors import (
     Skipped,
     StoreUnavailable,
 )
-from singleflight.events import Event, Kind
 from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
 from singleflight.options import Singleton
 from singleflight.plain import current_lease, lease, try_lease
+
+if TYPE_CHECKING:
+    from singleflight.events import Event, Kind
 
 __all__ = [
     "Busy",
@@ -32,3 +36,12 @@ __all__ = [
     "lease",
     "try_lease",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Events bring logging, which is a quarter of what this import would cost; few programs name them.
+    if name in ("Event", "Kind"):
+        from singleflight import events  # noqa: PLC0415
+
+        return getattr(events, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
