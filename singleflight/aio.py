@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from singleflight import plain
+from singleflight import asking, plain
 from singleflight.asking import LONGEST_POLL, SHORTEST_POLL
-from singleflight.errors import Conflict, LeaseLost, StoreUnavailable
-from singleflight.lease import Lease, Outcome, monotonic
+from singleflight.errors import LeaseLost, StoreUnavailable
+from singleflight.flight import new_token
+from singleflight.lease import Busy, Lease, Outcome
 from singleflight.plain import PREFIX, holding
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from singleflight.lease import Busy, Holder
+    from singleflight.flight import Leases, Request
+    from singleflight.lease import Holder
     from singleflight.stores.base import Store
 
 THREADS = 8
@@ -113,7 +114,7 @@ async def try_lease(
     prefix: str = PREFIX,
     on_lost: Callable[[Lease], None] | None = None,
 ) -> AsyncLease | Busy:
-    """Ask once for the lease called ``name``; arguments and errors as in `singleplain.try_lease`.
+    """Ask once for the lease called ``name``; arguments and errors as in `singleflight.try_lease`.
 
     If the caller is cancelled, nothing stays held: what the store may have granted is given back.
     """
@@ -134,7 +135,7 @@ async def lease(
     ttl: float | timedelta = 30.0,
     window: float | timedelta = 0.0,
     run_id: str | None = None,
-    wait: float | None = 0.0,
+    wait: float | timedelta | None = 0.0,
     prefix: str = PREFIX,
     cancel_on_lost: bool = False,
 ) -> AsyncIterator[AsyncLease]:
@@ -148,28 +149,52 @@ async def lease(
     Raises:
         LeaseLost: if the lease was lost and ``cancel_on_lost`` is set.
     """
-    run_id = run_id or str(uuid.uuid4())
     strike = _Strike() if cancel_on_lost else None
-    deadline = None if wait is None else monotonic() + wait
+    deadline = asking.deadline_after(wait)
+    request = asking.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
+    leases = await _in_thread(lambda: asking.leases_of(store))
+    request = asking.in_line(leases, request, deadline)
+    try:
+        taken = await _until_granted(leases, request, deadline, strike)
+    except BaseException:
+        _Process.threads.submit(asking.leave_line, leases, request)
+        raise
+    async with AsyncLease(taken) as answer:
+        with strike or contextlib.nullcontext(), holding(taken):
+            yield answer
+
+
+async def _until_granted(
+    leases: Leases, request: Request, deadline: float, on_lost: Callable[[Lease], None] | None
+) -> Lease:
+    """Do what `singleflight.asking` does, but never block a thread to be told: there are few, for all."""
     pause = SHORTEST_POLL
     while True:
-        try:
-            answer = await try_lease(
-                store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=strike
-            )
-        except StoreUnavailable:
-            if deadline is not None and monotonic() + pause > deadline:
-                raise
-        else:
-            if isinstance(answer, AsyncLease):
-                break
-            if deadline is not None and monotonic() + pause > deadline:
-                raise Conflict(f"{name} is taken ({answer}); wait longer, or try again later")
-        await asyncio.sleep(pause * (1 - random.random() / 4))  # noqa: S311 - spreads waiters, guards nothing
+        answer = await _ask(leases, replace(request, token=new_token()), on_lost)
+        if isinstance(answer, Lease):
+            return answer
+        left = asking.time_left(answer, request, deadline)
+        is_next = isinstance(answer, Busy) and answer.waiting == request.run_id
+        await asyncio.sleep(min(left, SHORTEST_POLL if is_next else asking.spread(pause)))
         pause = min(LONGEST_POLL, pause * 1.5)
-    async with answer:
-        with strike or contextlib.nullcontext(), holding(answer.plain):
-            yield answer
+
+
+async def _ask(
+    leases: Leases, request: Request, on_lost: Callable[[Lease], None] | None
+) -> Lease | Busy | StoreUnavailable:
+    try:
+        return await _in_thread(
+            lambda: leases.claim(request, on_lost=on_lost, patient=True),
+            undo=lambda late: _abandon(late, leases, request),
+        )
+    except StoreUnavailable as error:
+        return error
+
+
+def _abandon(late: Lease | Busy, leases: Leases, request: Request) -> None:
+    """Give back what comes for one who has been cancelled meanwhile, and its place too."""
+    _give_back(late)
+    asking.leave_line(leases, request)
 
 
 class _Strike:

@@ -1,4 +1,7 @@
-"""How plain code asks for a lease: what it gave becomes a request, and it waits if it must."""
+"""How plain code asks for a lease: what it gave becomes a request, and it waits if it must.
+
+Where the store tells waiters that their time has come, they take turns by the waiting slot.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
 from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import lease_key
-from singleflight.lease import Lease, Reason, monotonic
+from singleflight.lease import Busy, Lease, Reason, monotonic
 from singleflight.policy import Singleton, resolve
 from singleflight.stores import open_store
 from singleflight.stores.base import Waking
@@ -23,7 +26,6 @@ from singleflight.stores.base import Waking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from singleflight.lease import Busy
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
 
@@ -40,56 +42,74 @@ SLOT = 2.0
 def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
     """Claim until it is granted; every claim has its own token, because an earlier one may be taken back.
 
-    Where the store tells waiters that their time has come, they take turns by the waiting slot.
-
     Raises:
         Conflict: if another run still has the lease at the deadline, or this run has ended already.
         StoreUnavailable: if the store gives no answer until then.
     """
-    turns = leases.store if isinstance(leases.store, Waking) and deadline > monotonic() else None
-    if turns is not None:
-        request = replace(request, wait=SLOT, first=True, listens=True)
+    request = in_line(leases, request, deadline)
     try:
-        return _until_granted(leases, request, deadline, owner, turns)
+        return _until_granted(leases, request, deadline, owner)
     except BaseException:
-        if turns is not None:
-            with suppress(SingleflightError):
-                leases.store.unqueue(request.key, request.run_id)
+        leave_line(leases, request)
         raise
 
 
-def _until_granted(
-    leases: Leases, request: Request, deadline: float, owner: Callable[[], object], turns: Waking | None
-) -> Lease:
+def in_line(leases: Leases, request: Request, deadline: float) -> Request:
+    """Return the request of one who takes turns with others, if there is time and the store has a line."""
+    if isinstance(leases.store, Waking) and deadline > monotonic():
+        return replace(request, wait=SLOT, first=True, listens=True)
+    return request
+
+
+def leave_line(leases: Leases, request: Request) -> None:
+    """Let the others pass, for one who gives up."""
+    if request.listens:
+        with suppress(SingleflightError):
+            leases.store.unqueue(request.key, request.run_id)
+
+
+def time_left(answer: Busy | StoreUnavailable, request: Request, deadline: float) -> float:
+    """Return for how many seconds one may wait after this answer.
+
+    Raises:
+        Conflict, StoreUnavailable: what the answer comes to, if none are left or waiting is no use.
+    """
+    left = deadline - monotonic()
+    if isinstance(answer, StoreUnavailable):
+        if left <= 0:
+            raise answer
+    elif left <= 0 or answer.reason is Reason.FINISHED:
+        raise Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later")
+    return left
+
+
+def spread(pause: float) -> float:
+    """Return a pause, or up to a quarter less: those who wait must not all ask at one moment."""
+    return pause * (1 - random.random() / 4)  # noqa: S311 - guards nothing
+
+
+def _until_granted(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
     pause = SHORTEST_POLL
     while True:
-        over: SingleflightError
-        busy: Busy | None = None
+        answer: Lease | Busy | StoreUnavailable
         try:
             answer = leases.claim(replace(request, token=new_token()), owner=owner, patient=True)
         except StoreUnavailable as error:
-            over = error
-        else:
-            if isinstance(answer, Lease):
-                return answer
-            busy, over = (
-                answer,
-                Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later"),
-            )
-            if busy.reason is Reason.FINISHED:
-                raise over
-        left = deadline - monotonic()
-        if left <= 0:
-            raise over
-        if turns is None or busy is None or not _await_turn(turns, request, busy, left):
-            time.sleep(min(left, pause * (1 - random.random() / 4)))  # noqa: S311 - spreads waiters, guards nothing
+            answer = error
+        if isinstance(answer, Lease):
+            return answer
+        left = time_left(answer, request, deadline)
+        if not (isinstance(answer, Busy) and _await_turn(leases.store, request, answer, left)):
+            time.sleep(min(left, spread(pause)))
             pause = min(LONGEST_POLL, pause * 1.5)
 
 
-def _await_turn(turns: Waking, request: Request, busy: Busy, left: float) -> bool:
+def _await_turn(store: Store, request: Request, busy: Busy, left: float) -> bool:
     """Wait until it may be worth asking again; False if the store does not help to wait."""
+    if not (request.listens and isinstance(store, Waking)):
+        return False
     try:
-        turns.await_turn(request.key, request.run_id, seconds=min(left, LONGEST_WAIT, busy.retry_after))
+        store.await_turn(request.key, request.run_id, seconds=min(left, LONGEST_WAIT, busy.retry_after))
     except SingleflightError:
         return False
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -282,5 +283,26 @@ def test_a_lost_lease_cancels_nobody_who_did_not_ask(name: str) -> None:
 
 def test_a_wrong_value_is_refused(name: str) -> None:
     """Arguments are checked as in the plain face."""
+
+    async def waiting(wait: object) -> None:
+        async with lease(MemoryStore(), name, wait=wait):  # type: ignore[arg-type]
+            pass
+
     with pytest.raises(ConfigurationError):
         asyncio.run(try_lease(MemoryStore(), name, ttl=-1))
+    with pytest.raises(ConfigurationError, match="wait='5' is not a duration"):
+        asyncio.run(waiting("5"))
+    asyncio.run(waiting(timedelta(seconds=5)))
+
+
+def test_a_run_that_has_ended_is_not_waited_for(name: str) -> None:
+    """The same run is never granted again, so whoever would wait for ever is told at once."""
+    store = MemoryStore()
+
+    async def once() -> None:
+        async with lease(store, name, run_id="monday", wait=None):
+            pass
+
+    asyncio.run(once())
+    with pytest.raises(Conflict, match="finished"):
+        asyncio.run(asyncio.wait_for(once(), 20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from contextlib import closing
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from singleflight import asking, lease
+from singleflight import aio, asking, lease
 from singleflight.errors import Conflict
 from singleflight.flight import new_token
 from singleflight.keys import lease_key
@@ -79,6 +80,32 @@ def test_whoever_waits_is_told_when_its_turn_has_come(
         thread.join(60)
 
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_whoever_waits_asynchronously_has_its_turn_too(
+    server: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of an event loop that came first goes first; threads that are told do not overtake it."""
+    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+        monkeypatch.setattr(module, constant, FOR_EVER)
+    order: list[int] = []
+    store = RedisStore(server.url, timeout=10)
+    key = lease_key("singleflight", name)
+
+    async def wait() -> None:
+        async with aio.lease(RedisStore(server.url, timeout=10), name, ttl=FOR_EVER, wait=60):
+            order.append(0)
+
+    with lease(store, name, ttl=FOR_EVER):
+        threads = [threading.Thread(target=lambda: asyncio.run(wait()))]
+        threads[0].start()
+        until(lambda: (look := store.peek(key)) is not None and look.record.slot != "", 30, "its place")
+        threads.append(waiter(server, name, order, 1))
+        until(lambda: blocked(server) == 1, 30, "the waiter")
+    for thread in threads:
+        thread.join(60)
+
+    assert order == [0, 1]
 
 
 def test_a_waiter_that_died_delays_the_others_only(server: ValkeyServer, name: str) -> None:
