@@ -63,12 +63,20 @@ class SharedTicks(Scheduler):
         self._failing: dict[str, tuple[float, float]] = {}
         self._claimed: Claimed | None = None
         self._refused: tuple[Any, float] | None = None
+        self._closed = False
         super().__init__(app=app, **options)
 
     # The loop
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Let the wrapped scheduler make one pass; give back what it claimed and did not send."""
+        """Let the wrapped scheduler make one pass; give back what it claimed and did not send.
+
+        Raises:
+            SystemExit: if beat was told to stop. Celery raises it in a signal handler, and one that strikes
+                while a driver reads is swallowed by that driver's clean-up.
+        """
+        if self._closed:
+            raise SystemExit
         self._learn()
         try:
             delay: float = super().tick(*args, **kwargs)
@@ -78,6 +86,11 @@ class SharedTicks(Scheduler):
         if refused is not None:
             delay = min(delay, self._heap_again(*refused))
         return min(delay, self._ticks.rests) if self._unlearned else delay
+
+    def close(self) -> None:
+        """Note that this is the end: Celery's signal handler closes the scheduler before all else."""
+        self._closed = True
+        super().close()
 
     def _heap_again(self, entry: Any, wait: float) -> float:
         """Put an entry that is not due where it belongs; return when the loop should come back."""

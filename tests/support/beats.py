@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -21,7 +21,6 @@ from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child
 from tests.support.nodes import APP, WorkerContainer, celery_command, import_path
 from tests.support.servers import ValkeyServer
-from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,21 +186,12 @@ class Replicas:
         }
 
     def stop(self) -> None:
-        """Stop every replica that runs, as an operator would.
-
-        Celery ends a beat by an exception in its signal handler, and one that strikes while redis-py reads
-        is lost: so a replica that goes on is asked again.
-        """
+        """Stop every replica that runs, as an operator would."""
         running = [beat for beat in self.beats if beat.alive]
-        for _ in range(3):
-            for beat in running:
-                if beat.alive:
-                    beat.send(signal.SIGTERM)
-            with suppress(AssertionError):
-                until(lambda: not any(beat.alive for beat in running), 10, "the end of all beats")
-                break
         for beat in running:
-            beat.wait(1)
+            beat.send(signal.SIGTERM)
+        for beat in running:
+            beat.wait()
 
     def steps(self, name: str) -> list[float]:
         """Return the seconds between the due instants of an entry's messages; a copy adds nothing."""

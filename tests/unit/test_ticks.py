@@ -153,6 +153,25 @@ def test_publishing_that_fails_leaves_the_tick_due_for_everybody() -> None:
     assert place.times("twelve") == [12.0]
 
 
+def test_a_stop_that_a_driver_swallows_is_obeyed_at_the_next_tick() -> None:
+    """A beat that was told to stop while it published ends, and leaves the tick to another."""
+
+    class Interrupted(Recorder):
+        def send_task(self, *_: Any, **__: Any) -> None:
+            self.close()  # what Celery's signal handler does before it raises SystemExit
+            raise ConnectionError("I/O operation on closed file")  # what a driver's clean-up made of that
+
+    place = Place({"one": 1.0})
+    place.start(wrapped=Interrupted)
+    with pytest.raises(SystemExit):
+        place.run(seconds=3)
+    place.replicas.clear()
+    place.start()
+    place.run(seconds=0.5)
+
+    assert place.times("one") == [pytest.approx(1.0, abs=0.3)]
+
+
 def test_a_task_that_refuses_duplicates_has_had_its_tick() -> None:
     """A Conflict while publishing is an answer, not a failure: the tick is not tried again."""
     tried = []
