@@ -268,6 +268,8 @@ class RedisStore:
             line.drop()
             if isinstance(error, driver.RedisError | OSError):
                 raise translated(error, self._place.address, key) from error
+            # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
+            self._lines = {purpose: made for purpose, made in self._lines.items() if made[2] is not line}
             raise
 
 

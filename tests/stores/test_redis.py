@@ -271,6 +271,36 @@ def test_an_interrupted_request_does_not_leave_its_reply_behind(valkey: ValkeySe
     assert all(answer.fence > 0 for answer in answers)
 
 
+# What was being read or opened when it struck is closed later, with a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_time_limits_that_strike_anywhere_use_up_no_connections(valkey: ValkeyServer, key: str) -> None:
+    """After more interrupted requests than a pool has connections, the store answers as before."""
+
+    class TimeLimit(BaseException):
+        pass
+
+    def strike(*_: object) -> None:
+        raise TimeLimit
+
+    store = RedisStore(valkey.url, timeout=10)
+    before = signal.signal(signal.SIGALRM, strike)
+    struck = 0
+    try:
+        while struck < 1500:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + struck % 40 * 1e-5)
+                for _ in range(1000):  # one that strikes in a finaliser is swallowed by Python
+                    store.peek(key)
+            except TimeLimit:
+                struck += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert granted(store, key, "a").fence > 0
+    store.close()
+
+
 def test_the_record_reads_as_documented(store: RedisStore, server: redis.Redis, key: str) -> None:
     """What lies in the server are the documented fields, and none that is empty."""
     granted(store, key, "a", holder="h")
