@@ -18,7 +18,6 @@ from singleflight.events import short_key
 from singleflight.keys import KeyRule, lease_key
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
-from singleflight.stores.deciding import DecidingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,8 +64,8 @@ class Access:
     def entry(self, key: str) -> Entry | None:
         """Look at one key; None if the store knows nothing of it."""
         look = self.store.peek(key)
-        # By compare-and-set, a refused claim only reads.
-        return None if look is None else Entry(key, look, counted=not isinstance(self.store, DecidingStore))
+        counted = getattr(self.store, "counts_refusals", True)
+        return None if look is None else Entry(key, look, counted=counted)
 
     def key(self, words: Sequence[str]) -> str:
         """Return the key that words name: a key, whole or as `ls` prints it, a lease's name, or a task.
@@ -134,14 +133,17 @@ def open_lease(words: Sequence[str], url_file: Path | None, prefix: str) -> tupl
     Raises:
         Failure: if there is no name.
     """
+    if len(words) == 1 and "://" in words[0]:
+        keep_secret(words[0])
+        try:
+            address = locate(words[0], None)
+        except ConfigurationError as error:
+            raise Failure(f"{error}, or write it after the URL", 2) from None
+        return Access(open_store(address.store, timeout=TIMEOUT), prefix), lease_key(prefix, address.name)
     access, rest = open_access(words, url_file, prefix)
-    if rest:
-        return access, access.key(rest)
-    try:
-        address = locate(words[0], None)
-    except (ConfigurationError, IndexError):
-        raise Failure("which one? write a name after the URL; `singleflight ls` lists them", 2) from None
-    return Access(open_store(address.store, timeout=TIMEOUT), prefix), lease_key(prefix, address.name)
+    if not rest:
+        raise Failure("which one? write its name; `singleflight ls` lists them", 2)
+    return access, access.key(rest)
 
 
 def who_asks() -> str:
