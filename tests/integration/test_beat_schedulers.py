@@ -80,6 +80,7 @@ def test_replicas_of_any_scheduler_send_each_tick_once(
     use(replicas)
     first, _ = replicas.start(), replicas.start()
     until(lambda: sent(replicas) >= 3, what="three ticks")
+    replicas.wait_confirmed("one")
     first.kill()
     first.start()
     first.wait_ready()

@@ -9,6 +9,7 @@ import pytest
 
 from singleflight.cli import main
 from singleflight.cli.signals import FORWARDED
+from singleflight.cli.voice import call_it
 from tests.support.servers import ValkeyServer
 from tests.support.wrapper import PATIENCE, Program, as_shell, debians, gone, ours
 
@@ -77,6 +78,7 @@ def entered(
     yield enter
     for number, handler in before.items():
         signal.signal(number, handler)
+    call_it("singleflight")
 
 
 FREE = [

@@ -97,6 +97,7 @@ def test_scenario_113_a_beat_killed_hard_costs_no_tick(replicas: Replicas, point
         replicas.start()
     wait_for(replicas, 2)
     if point == "confirmed":
+        replicas.wait_confirmed("one")
         replicas.beats[0].kill()
     else:
         replicas.death.write_text(f"{point} one")

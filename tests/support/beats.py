@@ -17,10 +17,12 @@ import redis
 
 from singleflight.celery.instants import task_id
 from singleflight.keys import lease_key
+from singleflight.stores.redis import RedisStore
 from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child
 from tests.support.nodes import APP, WorkerContainer, celery_command, import_path
 from tests.support.servers import ValkeyServer
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -192,6 +194,17 @@ class Replicas:
             beat.send(signal.SIGTERM)
         for beat in running:
             beat.wait()
+
+    def wait_confirmed(self, name: str) -> None:
+        """Wait until no replica is between sending and confirming: one killed just there costs a copy."""
+        store, key = RedisStore(self.store.url), lease_key("singleflight:beat", name)
+
+        def confirmed() -> bool:
+            look = store.peek(key)
+            return look is not None and not look.record.held
+
+        until(confirmed, what=f"a confirmation of {name}")
+        store.close()
 
     def steps(self, name: str) -> list[float]:
         """Return the seconds between the due instants of an entry's messages; a copy adds nothing."""
