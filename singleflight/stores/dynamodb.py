@@ -14,31 +14,29 @@ arrived all the same, its token is recognised. Whether DynamoDB has tidied an it
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import secrets
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import monotonic
-from singleflight.stores.base import RECORD_VERSION, REMEMBER, Record, Run
+from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.dynamodb_clock import ServerClock
 from singleflight.stores.dynamodb_errors import code_of, driver, passing, translated
+from singleflight.stores.dynamodb_items import alive, item_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Callable, Iterator, Sequence
 
     from singleflight.lease import Busy, Granted
-    from singleflight.stores.base import Claim, Release, Renewal, Renewed
+    from singleflight.stores.base import Claim, Record, Release, Renewal, Renewed
     from singleflight.stores.deciding import Answer
-
-    Item: TypeAlias = Mapping[str, Any]
+    from singleflight.stores.dynamodb_items import Item
 
 LEFT_LYING = 3600
 """Seconds after the end of its life from which on DynamoDB may remove an item."""
@@ -114,7 +112,7 @@ class DynamoStore(DecidingStore):
 
         def work(item: Item | None) -> Answer:
             now_us = self._clock.now_us()
-            found = _alive(item, now_us)
+            found = alive(item, now_us)
             changed, answer = decide(found, now_us)
             if changed is not None and changed != found:
                 ends_ms = self.life_ends(changed, now_us)
@@ -128,7 +126,7 @@ class DynamoStore(DecidingStore):
 
         def work(item: Item | None) -> tuple[Record | None, int, int]:
             now_us = self._clock.now_us()
-            return _alive(item, now_us), int(item["forget_ms"]["N"]) if item else 0, now_us // 1000
+            return alive(item, now_us), int(item["forget_ms"]["N"]) if item else 0, now_us // 1000
 
         return self._with_item(key, work)
 
@@ -192,7 +190,7 @@ class DynamoStore(DecidingStore):
         return item
 
     def _put(self, key: str, record: Record, ends_ms: int, revision: str | None) -> None:
-        item = _item_of(record) | {
+        item = item_of(record) | {
             "lease_key": {"S": key},
             "revision": {"S": secrets.token_hex(8)},
             "region": {"S": str(self._client().meta.region_name)},
@@ -280,35 +278,3 @@ class _OvertakenError(Exception):
     def __init__(self, item: Item | None) -> None:
         super().__init__()
         self.item = item
-
-
-def _alive(item: Item | None, now_us: int) -> Record | None:
-    return _record_of(item) if item and int(item["forget_ms"]["N"]) > now_us // 1000 else None
-
-
-def _item_of(record: Record) -> dict[str, Any]:
-    remembered = json.dumps(
-        [[run.run_id, run.attempt, int(run.ended)] for run in record.runs], ensure_ascii=False
-    )
-    plain = {field.name: getattr(record, field.name) for field in fields(Record)}
-    return {
-        name: _attribute(value) for name, value in (plain | {"runs": remembered, "v": RECORD_VERSION}).items()
-    }
-
-
-def _attribute(value: object) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"BOOL": value}
-    return {"N": str(value)} if isinstance(value, int) else {"S": str(value)}
-
-
-def _record_of(item: Item) -> Record:
-    values: dict[str, Any] = {}
-    for field in fields(Record):
-        if field.name not in item:  # written before there was such a field
-            continue
-        ((kind, value),) = item[field.name].items()
-        values[field.name] = int(value) if kind == "N" else value
-    remembered = json.loads(values["runs"])
-    values["runs"] = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in remembered)
-    return Record(**values)

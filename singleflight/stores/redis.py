@@ -10,25 +10,34 @@ The record's fields are listed in ``lua/prelude.lua``. Every operation is one ro
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from singleflight.lease import Busy, Granted, Holder, Reason
-from singleflight.stores.base import REMEMBER, Look, Record, Renewed, Run
+from singleflight.lease import Granted
+from singleflight.stores.base import REMEMBER, Look, Renewed
 from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
 from singleflight.stores.redis_places import commands_of, place_from_client, place_from_url
+from singleflight.stores.redis_scripts import (
+    CLAIM,
+    EVICT,
+    PEEK,
+    QUEUE,
+    RELEASE,
+    RENEW,
+    UNQUEUE,
+    Script,
+    busy_of,
+    record_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
     from singleflight.errors import SingleflightError
+    from singleflight.lease import Busy
     from singleflight.stores.base import Claim, Release, Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
     from singleflight.stores.redis_places import Place
@@ -40,33 +49,6 @@ LONGEST_WAIT = 1.0
 
 LEAST_TIMEOUT = 0.05
 """Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """An operation as the server runs it."""
-
-    text: str
-    sha: str
-
-    @classmethod
-    def load(cls, operation: str) -> Script:
-        """Read ``lua/<operation>.lua`` with the prelude before it."""
-        folder = resources.files("singleflight.stores") / "lua"
-        text = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in ("prelude", operation))
-        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-    def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[str | int]) -> Any:
-        """Run it on one key; a grant counts only once it is as safe as was asked for."""
-        try:
-            return line.run(("EVALSHA", self.sha, 1, key, *arguments), sure=self is CLAIM)
-        except driver.NoScriptError:
-            return line.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
-
-
-CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
-    Script.load, ("claim", "renew", "release", "queue", "unqueue", "evict", "peek")
-)
 
 
 class RedisStore:
@@ -118,7 +100,7 @@ class RedisStore:
             int(claim.listens),
         )
         if reply[0] == 0:
-            return _busy(reply)
+            return busy_of(reply)
         _, fence, took_over, started_ms, opens_ms = reply
         return Granted(fence, bool(took_over), started_ms, opens_ms)
 
@@ -165,7 +147,7 @@ class RedisStore:
     def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
         """See `Store.queue`."""
         reply = self._ask(QUEUE, key, run_id, ttl_ms, int(running_too))
-        return None if reply[0] else _busy(reply)
+        return None if reply[0] else busy_of(reply)
 
     def unqueue(self, key: str, run_id: str) -> bool:
         """See `Store.unqueue`."""
@@ -181,7 +163,7 @@ class RedisStore:
         if not reply:
             return None
         now_ms, remaining_ms, text = reply
-        return Look(_record(text), now_ms, remaining_ms)
+        return Look(record_of(text), now_ms, remaining_ms)
 
     def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
         """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
@@ -273,20 +255,6 @@ class RedisStore:
             raise
 
 
-def _busy(reply: Sequence[Any]) -> Busy:
-    _, reason, run_id, retry_ms, holder, started_ms, resumed, waiting, ended = reply
-    return Busy(
-        Reason(reason.decode()),
-        run_id.decode(),
-        retry_ms / 1000,
-        holder=Holder.decode(holder.decode()),
-        since=started_ms / 1000 if started_ms else None,
-        resumed=bool(resumed),
-        waiting=waiting.decode(),
-        ended=bool(ended),
-    )
-
-
 def _of_renewal(one: Renewal) -> tuple[str | int, ...]:
     return (
         one.run_id, one.attempt, one.token, one.fence, one.ttl_ms,
@@ -297,17 +265,3 @@ def _of_renewal(one: Renewal) -> tuple[str | int, ...]:
 def _failed(answer: Any) -> bool:
     """Return whether a renewal was not answered; a record that is not ours is an answer."""
     return isinstance(answer, Exception) and code_of(answer) not in ("RECORDVERSION", "WRONGTYPE")
-
-
-def _record(text: bytes) -> Record:
-    found = json.loads(text)
-    del found["v"]
-    runs = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in found.pop("runs", ()))
-    return Record(
-        run_id=found.pop("run", ""),
-        fence=int(found.pop("fence", 0)),
-        held=bool(found.pop("held", 0)),
-        first=bool(found.pop("first", 0)),
-        runs=runs,
-        **found,
-    )

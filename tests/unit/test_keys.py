@@ -23,9 +23,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from singleflight.canonical import MAX_DEPTH
 from singleflight.errors import ConfigurationError
 from singleflight.events import short_key
-from singleflight.keys import MAX_DEPTH, MAX_KEY, MAX_PREFIX, KeyRule, lease_key
+from singleflight.keys import MAX_KEY, MAX_PREFIX, KeyRule, lease_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
