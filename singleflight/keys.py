@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from singleflight.canonical import UnfitError, chunk, encode, join, text
@@ -16,6 +17,8 @@ from singleflight.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from singleflight.options import By
 
 MAX_PREFIX = 100
 MAX_READABLE = 60
@@ -146,6 +149,27 @@ class KeyRule:
                 f"by={getattr(by, '__qualname__', type(by).__name__)} cannot take the arguments of task "
                 f"{self.task} by keyword ({', '.join(self.signature.parameters)}); write by=lambda {some}"
             )
+
+
+def rule_of(
+    prefix: str, task: str, function: Callable[..., object], by: By, name: str | None, *, by_given: bool
+) -> KeyRule:
+    """Return the `KeyRule` of a task whose body is a function, the same one each time.
+
+    Raises:
+        ConfigurationError: as `KeyRule`.
+    """
+    has_hash = getattr(by, "__hash__", None) is not None  # not every callable's class has one
+    make = _rule_of if has_hash else _rule_of.__wrapped__
+    return make(prefix, task, function, by, name, by_given=by_given)
+
+
+@lru_cache(maxsize=1024)  # looking at the signature for each delivery would take as long as all the rest
+def _rule_of(
+    prefix: str, task: str, function: Callable[..., object], by: By, name: str | None, *, by_given: bool
+) -> KeyRule:
+    signature = inspect.signature(function)
+    return KeyRule(prefix=prefix, task=task, signature=signature, by=by, by_given=by_given, name=name)
 
 
 def lease_key(prefix: str, name: str) -> str:

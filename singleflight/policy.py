@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from singleflight.options import UNSET, Singleton, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from singleflight.options import AtMostOne, By, OnConflict, OnLost, OnStoreError
 
-__all__ = ["BUILT_IN", "EFFECTS", "REFUSED", "UNSET", "Effect", "Policy", "Singleton", "resolve"]
+__all__ = ["BUILT_IN", "EFFECTS", "REFUSED", "UNSET", "Effect", "Policies", "Policy", "Singleton", "resolve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +154,39 @@ def _refuse_contradictions(values: dict[str, Any], layer: dict[str, int]) -> Non
         if layer[option] <= chosen and not (layer[option] == _DEFAULTS and chosen == _BUILT_IN):
             raise refusal(option, values[option], f"has no meaning beside on_conflict={pair[1]!r}, {remedy}")
         values[option] = nothing
+
+
+class Policies:
+    """What tasks' and calls' options come to; worked out once for calls that have none of their own.
+
+    Args:
+        defaults: returns the defaults; asked when the first task needs them.
+    """
+
+    def __init__(self, defaults: Callable[[], Singleton | None]) -> None:
+        self._defaults = defaults
+        self._known: dict[str, tuple[object, Policy | None]] = {}
+
+    def of(self, task: str, option: object, call: object) -> Policy | None:
+        """Return what holds for one run of a task; None if it takes no lease.
+
+        Args:
+            task: the task's name.
+            option: its ``singleton``, as declared.
+            call: that of the message, None if it has none.
+
+        Raises:
+            ConfigurationError: as `resolve`, and for an option that is none.
+        """
+        if call is None:
+            known = self._known.get(task)
+            if known is None or known[0] is not option:
+                known = self._known[task] = option, self._resolve(option, None)
+            return known[1]
+        return None if call is False else self._resolve(option, call)
+
+    def _resolve(self, option: object, call: object) -> Policy | None:
+        declared = Singleton.from_option(option)
+        if declared is None and call is None:
+            return None
+        return resolve(call if isinstance(call, Singleton) else None, declared, self._defaults())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.carried import Carried
@@ -14,21 +14,20 @@ from singleflight.decisions import slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger, short_key
 from singleflight.flight import Leases, Request
-from singleflight.keys import KeyRule
+from singleflight.keys import rule_of
 from singleflight.lease import Outcome
 from singleflight.plain import PREFIX
-from singleflight.policy import Policy, Singleton, resolve
+from singleflight.policy import Policies, Singleton
 from singleflight.queueing import Slots
 from singleflight.stores import STORE_TIMEOUT, open_store
 from singleflight.stores.base import REMEMBER, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery import Celery, Task
 
     from singleflight.celery.delivery import Delivery
-    from singleflight.options import By
+    from singleflight.keys import KeyRule
+    from singleflight.policy import Policy
     from singleflight.stores.base import Store
 
 REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys", "sentinel")
@@ -48,8 +47,7 @@ class Runtime:
         self.app = app
         self._store = store
         self._given = given
-        self._policies: dict[str, tuple[object, Policy | None]] = {}
-        """By task: its option, and what that comes to for a call without options of its own."""
+        self._policies = Policies(lambda: self.defaults)
 
     def setting(self, name: str, built_in: Any = None) -> Any:
         """Return ``name`` as given to `install`, else ``app.conf.singleflight_<name>``, else built in."""
@@ -193,19 +191,8 @@ class Runtime:
 
     def policy_of(self, task: Task, carried: Carried) -> Policy | None:
         """Return what holds for a message of a task; None if it takes no lease."""
-        option, call = inspect.getattr_static(task, "singleton", None), carried.options
-        if call is None:
-            known = self._policies.get(task.name)
-            if known is None or known[0] is not option:
-                known = self._policies[task.name] = option, self._resolve(option, None)
-            return known[1]
-        return None if call is False else self._resolve(option, call)
-
-    def _resolve(self, option: object, call: object) -> Policy | None:
-        declared = Singleton.from_option(option)
-        if declared is None and call is None:
-            return None
-        return resolve(call if isinstance(call, Singleton) else None, declared, self.defaults)
+        option = inspect.getattr_static(task, "singleton", None)
+        return self._policies.of(task.name, option, carried.options)
 
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""
@@ -242,15 +229,4 @@ def key_rule(prefix: str, task: Task, policy: Policy) -> KeyRule:
     Raises:
         ConfigurationError: if ``by`` does not fit the task's parameters.
     """
-    has_hash = getattr(policy.by, "__hash__", None) is not None  # not every callable's class has one
-    make = _key_rule if has_hash else _key_rule.__wrapped__
-    return make(prefix, task.name, task.run, policy.by, policy.name, by_given=policy.by_given)
-
-
-@lru_cache(maxsize=1024)  # looking at the signature for each delivery would take as long as all the rest
-def _key_rule(
-    prefix: str, task: str, run: Callable[..., Any], by: By, name: str | None, *, by_given: bool
-) -> KeyRule:
-    return KeyRule(
-        prefix=prefix, task=task, signature=inspect.signature(run), by=by, by_given=by_given, name=name
-    )
+    return rule_of(prefix, task.name, task.run, policy.by, policy.name, by_given=policy.by_given)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +15,8 @@ from singleflight.decisions import slot_wait
 from singleflight.dramatiq.delivery import OPTION, Delivery
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.flight import Leases, Request
-from singleflight.keys import KeyRule
-from singleflight.policy import Singleton, resolve
+from singleflight.keys import rule_of
+from singleflight.policy import Policies, Singleton, resolve
 from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
 from singleflight.stores.memory import MemoryStore
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from dramatiq.broker import MessageProxy
 
     from singleflight.events import Notify
+    from singleflight.keys import KeyRule
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
 
@@ -66,8 +65,7 @@ class Runtime:
         self._limits = {"timeout": store_timeout, "remember": remember}
         self._opening = threading.Lock()
         self._opened: tuple[Leases, Slots] | None = None
-        self._policies: dict[str, tuple[object, Policy | None]] = {}
-        """By actor: its option, and what that comes to for a message without options of its own."""
+        self._policies = Policies(lambda: self.defaults)
 
     def leases(self, broker: Broker) -> Leases:
         """Return the leases of a broker's actors.
@@ -124,19 +122,7 @@ class Runtime:
         """
         if not self.enabled or "singleton" not in actor.options:
             return None
-        option, call = actor.options["singleton"], carried.options
-        if call is None:
-            known = self._policies.get(actor.actor_name)
-            if known is None or known[0] is not option:
-                known = self._policies[actor.actor_name] = option, self._resolve(option, None)
-            return known[1]
-        return None if call is False else self._resolve(option, call)
-
-    def _resolve(self, option: object, call: object) -> Policy | None:
-        own = Singleton.from_option(option)
-        if own is None and call is None:
-            return None
-        return resolve(call if isinstance(call, Singleton) else None, own, self.defaults)
+        return self._policies.of(actor.actor_name, actor.options["singleton"], carried.options)
 
     def key(
         self, actor: Actor[Any, Any], policy: Policy, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -154,14 +140,8 @@ class Runtime:
         Raises:
             ConfigurationError: if ``by`` does not fit the actor's parameters.
         """
-        return KeyRule(
-            prefix=self.prefix(actor.broker),
-            task=actor.actor_name,
-            signature=_signature(actor.fn),
-            by=policy.by,
-            by_given=policy.by_given,
-            name=policy.name,
-        )
+        prefix, name = self.prefix(actor.broker), actor.actor_name
+        return rule_of(prefix, name, actor.fn, policy.by, policy.name, by_given=policy.by_given)
 
     def request(self, actor: Actor[Any, Any], policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the actor."""
@@ -182,9 +162,6 @@ class Runtime:
             first=carried.patient,
             max_hold=policy.max_hold,
         )
-
-
-_signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
 def _defaults(value: object) -> Singleton | None:
