@@ -20,7 +20,7 @@ from redis.crc import key_slot
 from redis.sentinel import Sentinel
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
-from singleflight.lease import Granted, Reason
+from singleflight.lease import Busy, Granted, Reason
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.redis import RedisStore
@@ -28,7 +28,7 @@ from singleflight.stores.redis_places import Cluster, Sentinels, place_from_url
 from singleflight.testing import StoreContract
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
 from tests.support.groups import SERVICE, Rotating, SentinelGroup, ValkeyCluster, client_of
-from tests.support.servers import ValkeyServer
+from tests.support.servers import ValkeyServer, free_port
 from tests.support.tls import Certificates
 from tests.support.waiting import until
 
@@ -426,6 +426,47 @@ def claim_soon(store: RedisStore, key: str, run: str) -> object:
             return None
 
     return until(answer, 60, "the store to be back")
+
+
+def test_a_primary_that_loads_its_data_is_waited_for(key: str) -> None:
+    """Sentinels name a primary that has started again and still reads its data: said so, then it is there."""
+    with SentinelGroup() as group, closing(open_store(group.url, timeout=1)) as store:
+        primary = group.primary()
+        granted(store, key, "a")
+        group.client(primary).mset({f"filling:{number}": "" for number in range(6000)})
+        group.client(primary).save()
+        # Half a millisecond for each key: three seconds, in which it answers "LOADING".
+        primary._arguments += ("--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")
+        primary.restart()
+
+        with pytest.raises(StoreUnavailable, match="is loading its data"):
+            claim(store, key, "b")
+        assert group.primary() is primary
+        answer = claim_soon(store, key, "b")
+        assert isinstance(answer, Busy), "the lease was in the data"
+        assert answer.run_id == "a"
+
+
+def test_a_replica_that_has_lost_its_primary_is_left_when_there_is_another(key: str) -> None:
+    """While sentinels name one that has become such a replica: said so; when they name another, it is asked."""
+    with SentinelGroup() as group, closing(open_store(group.url, timeout=1)) as store:
+        first, second = group.primary(), group.replica()
+        granted(store, key, "a")
+        until(lambda: group.client(second).exists(key), 20, "the replica to have the lease")
+        for sentinel in group.sentinels[1:]:
+            sentinel.pause()  # one alone promotes nobody
+        group.client(first).config_set("replica-serve-stale-data", "no")
+        group.client(first).replicaof("127.0.0.1", free_port())
+
+        with pytest.raises(StoreUnavailable, match="has lost its primary"):
+            claim(store, key, "b")
+        group.client(second).replicaof("NO", "ONE")
+        first.kill()
+        for sentinel in group.sentinels[1:]:
+            sentinel.resume()
+        answer = claim_soon(store, key, "b")
+        assert isinstance(answer, Busy)
+        assert answer.run_id == "a"
 
 
 def test_least_replicas_are_waited_for(key: str) -> None:
