@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from singleflight.cli.access import open_store_of
-from singleflight.cli.doctor_redis import of_server
+from singleflight.cli.doctor_redis import of_servers
 from singleflight.cli.findings import Finding, Level, of_store
 from singleflight.cli.inspect import JSON, on_store
 from singleflight.cli.voice import Failure, spoken
@@ -60,10 +60,10 @@ def doctor(
 def of_any(store: Store, prefix: str) -> Iterator[Finding]:
     """Look at a store, and at the server behind it where more can be asked of it."""
     works = yield from of_store(store, prefix)
-    ask = getattr(store, "ask", None)
-    if works and ask is not None:
+    servers = getattr(store, "servers", None)
+    if works and servers is not None:
         try:
-            yield from of_server(ask)
+            yield from of_servers(servers())
         except Exception as error:  # noqa: BLE001 - whatever a server's INFO lacks, the rest still counts
             yield Finding(Level.WARNING, f"the server could not be looked at: {error}")
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from singleflight.cli.findings import Finding, Level
 from singleflight.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     Ask = Callable[[Callable[[Any], Any]], Any]
 
 OLDEST = (6, 2)
 
 
-def of_server(ask: Ask) -> Iterator[Finding]:
-    """Look at the server behind `RedisStore.ask`; what the user may not see is said, and that is all."""
+def of_servers(servers: Mapping[str, Ask]) -> Iterator[Finding]:
+    """Look at the servers behind `RedisStore.servers`; what all have in common is said once."""
+    found: dict[Finding, list[str]] = {}
+    for address, ask in servers.items():
+        for finding in _of_server(ask):
+            found.setdefault(finding, []).append(address)
+    for finding, where in found.items():
+        if len(where) == len(servers):
+            yield finding
+        else:
+            yield replace(finding, what=f"{', '.join(where)}: {finding.what}")
+
+
+def _of_server(ask: Ask) -> Iterator[Finding]:
+    """Look at one; what the user may not see is said, and that is all."""
     try:
         info: dict[str, Any] = ask(lambda client: client.info())
     except ConfigurationError as error:

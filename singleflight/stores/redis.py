@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from singleflight.stores.redis_places import Place
 
     Answer = TypeVar("Answer")
+    Question = Callable[[Any], Answer]
 
 LONGEST_WAIT = 1.0
 """Seconds for which `await_turn` blocks at most."""
@@ -173,11 +174,28 @@ class RedisStore:
         with self._translating(line, key):
             line.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
 
-    def ask(self, question: Callable[[Any], Answer]) -> Answer:
-        """Let an operator ask a server, through a redis-py client, what is no lease's business."""
+    def servers(self) -> dict[str, Callable[[Question[Answer]], Answer]]:
+        """Return, by address, how an operator asks each server with keys what is no lease's business.
+
+        A question is a function that takes a redis-py client.
+        """
         line = self._line("requests", self.timeout / 2)
         with self._translating(line, "the server"):
-            return question(line.primaries()[0])
+            clients = line.primaries()
+
+        def asker(client: Any) -> Callable[[Question[Answer]], Answer]:
+            def ask(question: Question[Answer]) -> Answer:
+                with self._translating(line, "the server"):
+                    return question(client)
+
+            return ask
+
+        if len(clients) == 1:
+            return {self._place.address: asker(clients[0])}
+        kwargs = [client.connection_pool.connection_kwargs for client in clients]
+        return {
+            f"{one['host']}:{one['port']}": asker(client) for one, client in zip(kwargs, clients, strict=True)
+        }
 
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`; SCAN may give a key more than once, and never blocks a server for long."""

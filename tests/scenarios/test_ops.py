@@ -37,6 +37,7 @@ from tests.support.bodylog import BodyLog
 from tests.support.child import MARK, Child
 from tests.support.databases import PostgresServer
 from tests.support.dynamo import CREDENTIALS, REGION, Ministack
+from tests.support.groups import ValkeyCluster
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
 from tests.support.wrapper import SINGLEFLIGHT, Program, needed, with_log
@@ -58,7 +59,7 @@ def server() -> Iterator[ValkeyServer]:
         yield running
 
 
-def operator(server: ValkeyServer, prefix: str = "singleflight", **env: str) -> Program:
+def operator(server: ValkeyServer | ValkeyCluster, prefix: str = "singleflight", **env: str) -> Program:
     """Return the command line of somebody who looks after a server."""
     more = {"SINGLEFLIGHT_URL": server.url, "SINGLEFLIGHT_PREFIX": prefix, **env}
     return Program((str(SINGLEFLIGHT),), server.url, {**os.environ, **more})
@@ -307,6 +308,20 @@ def test_scenario_175_an_evicting_policy_is_an_error(policy: str) -> None:
     assert done.returncode == 1
     assert f"maxmemory-policy is {policy}" in said(done, "error")
     assert "noeviction" in said(done, "error")
+
+
+def test_scenario_175_every_node_of_a_cluster_is_looked_at() -> None:
+    """A node that differs from the others is named; what all have in common is said once."""
+    with ValkeyCluster() as cluster:
+        cluster.client(2).config_set("maxmemory", "50mb")
+        cluster.client(2).config_set("maxmemory-policy", "allkeys-lru")
+        done = operator(cluster).run("doctor", "--json")
+
+    assert done.returncode == 1
+    assert said(done, "error").startswith(
+        f"127.0.0.1:{cluster.nodes[2].port}: maxmemory-policy is allkeys-lru"
+    )
+    assert said(done, "warning").count("no persistence") == 1
 
 
 def test_scenario_175_a_replicas_address_is_an_error(server: ValkeyServer) -> None:

@@ -22,7 +22,7 @@ from tests.support.crowd import Crowd, run, wrong_clock
 pytestmark = pytest.mark.timeout(240)  # twenty at once on a machine that has other work, too
 
 SERVERS = ("postgresql", "mariadb", "ministack")
-STORES = (*SERVERS, "sqlite", "redis7", "cluster", "sentinels", "tls")
+STORES = (*SERVERS, "sqlite", "valkey", "redis7", "cluster", "sentinels", "tls")
 HOUR = 3600
 
 
@@ -63,7 +63,7 @@ def test_no_update_is_lost(crowd: Crowd) -> None:
     assert sum(count.refused for count in counts) > 0, "nobody ever met anybody: nothing was tried"
 
 
-@pytest.mark.parametrize("crowd", STORES[:-1], indirect=True)
+@pytest.mark.parametrize("crowd", STORES, indirect=True)
 def test_a_holder_that_is_killed_loses_only_its_own_update(crowd: Crowd) -> None:
     """A process that is killed inside its update leaves the lease to the others, and the count exact."""
     start = time.monotonic()

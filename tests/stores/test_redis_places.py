@@ -448,7 +448,7 @@ def test_a_primary_that_loads_its_data_is_waited_for(key: str) -> None:
 
 
 def test_a_replica_that_has_lost_its_primary_is_left_when_there_is_another(key: str) -> None:
-    """While sentinels name one that has become such a replica: said so; when they name another, it is asked."""
+    """While sentinels name such a replica, that is said; when they name another server, that is asked."""
     with SentinelGroup() as group, closing(open_store(group.url, timeout=1)) as store:
         first, second = group.primary(), group.replica()
         granted(store, key, "a")
