@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from celery.backends.asynchronous import AsyncBackendMixin
 
 from tests.support.child import MARK, survivors
 from tests.support.waiting import until
@@ -30,9 +31,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hangup_is_heard() -> None:
-    """Children inherit an ignored SIGHUP (from nohup, say), and what a hangup does is tested."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_are_heard() -> None:
+    """Children inherit ignored signals (from nohup, or ``&`` in a script), and what those do is tested."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def results_are_forgotten() -> Iterator[None]:
+    """Let no result of Celery's unsubscribe when it is collected.
+
+    That takes twenty seconds if its server is gone, and has no end if it happens within another's
+    unsubscription, whose lock before Celery 5.5 it waits for.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncBackendMixin, "remove_pending_result", lambda _, result: result)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,10 +65,6 @@ class Rig:
             self.app = worker_app.make_app(
                 self.broker_url, url, self.store_url or None, self.conf, self.install
             )
-            # A result that is collected unsubscribes: for twenty seconds if its server is gone, and for ever
-            # if that happens within another's unsubscription, whose lock before Celery 5.5 it waits for.
-            self.app.conf.result_backend_thread_safe = True  # the same backend in every thread
-            self.app.backend.remove_pending_result = lambda _: None
         except BaseException:
             self.__exit__()
             raise
