@@ -64,3 +64,11 @@ def no_child_survives() -> Iterator[None]:
         for process in left:
             process.kill()
         pytest.fail(f"processes outlived the tests: {names}")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
+    gate = tmp_path / "gate"
+    yield gate
+    gate.touch()

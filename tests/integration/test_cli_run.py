@@ -21,16 +21,13 @@ from singleflight.stores import open_store
 from tests.support.bodylog import BodyLog, overlaps
 from tests.support.servers import ValkeyServer, missing
 from tests.support.waiting import until
-from tests.support.wrapper import PATIENCE, Program, gone, logging, with_log
+from tests.support.wrapper import IGNORES_TERM, PATIENCE, WORKS, Program, gone, logging, waits, with_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from singleflight.stores.base import Store
-
-IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-WORKS = "with log.body('lk', sys.argv[1]) as body: body.work(float(sys.argv[2]))"
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +68,6 @@ def store(shared: ValkeyServer) -> Iterator[Store]:
 def key(tmp_path: Path) -> str:
     """The key of this test's lease."""
     return lease_key(tmp_path.name, "lk")
-
-
-def waits(store: Store, key: str) -> bool:
-    """Whether somebody waits for the key."""
-    look = store.peek(key)
-    return look is not None and look.record.slot != ""
 
 
 # Waiting

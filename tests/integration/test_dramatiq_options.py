@@ -28,14 +28,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert not cluster.endless()
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
-    gate = tmp_path / "gate"
-    yield gate
-    gate.touch()
-
-
 def test_a_run_over_its_time_limit_frees_its_key_for_its_retry(cluster: Cluster, gate: Path) -> None:
     """A body that is interrupted has ended: its lease is free at once, and its retry need not wait."""
     options = Singleton(by="key", ttl=60)

@@ -29,14 +29,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert not cluster.endless()
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
-    gate = tmp_path / "gate"
-    yield gate
-    gate.touch()
-
-
 def test_a_duplicate_of_a_waiting_message_is_not_sent_and_shares_its_result(cluster: Cluster) -> None:
     """Of five sends before the delay is over one message exists, and all five get its result."""
     send = cluster.actors.either.send_with_options

@@ -27,14 +27,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert not cluster.endless()
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
-    gate = tmp_path / "gate"
-    yield gate
-    gate.touch()
-
-
 def test_of_many_messages_to_a_singleton_no_two_run_at_once(cluster: Cluster) -> None:
     """Of 200 messages those that meet a running one are skipped, visibly, and no two bodies overlap."""
     messages = [cluster.actors.nightly.send(0.05) for _ in range(200)]

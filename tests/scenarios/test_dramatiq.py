@@ -30,14 +30,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert not cluster.endless()
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """Return the file that lets bodies end; it exists after the test, so that none goes on."""
-    gate = tmp_path / "gate"
-    yield gate
-    gate.touch()
-
-
 @pytest.mark.parametrize("form", ["send", "send_with_options"])
 def test_131_the_option_in_the_decorator_holds_for_every_form_of_sending(
     cluster: Cluster, gate: Path, form: str

@@ -40,7 +40,7 @@ from tests.support.dynamo import CREDENTIALS, REGION, Ministack
 from tests.support.groups import ValkeyCluster
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
-from tests.support.wrapper import SINGLEFLIGHT, Program, needed, with_log
+from tests.support.wrapper import SINGLEFLIGHT, WORKS, Program, needed, with_log
 from tests.support.wrapper import logging as writing
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
     from pathlib import Path
-
-WORKS = "with log.body('lk', sys.argv[1]) as body: body.work(float(sys.argv[2]))"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from singleflight.stores.base import Store
     from tests.support.servers import ValkeyServer
 
 PATIENCE = 40
@@ -32,6 +33,10 @@ SINGLEFLIGHT = Path(sys.executable).with_name("singleflight")
 
 BODY = "import sys; from tests.support.bodylog import BodyLog; log = BodyLog.from_environment()\n"
 """How a command begins that writes to the log of bodies; see `logging`."""
+WORKS = "with log.body('lk', sys.argv[1]) as body: body.work(float(sys.argv[2]))"
+"""How it goes on: the run's name, and for how many seconds it works, are its arguments."""
+IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+"""What it says first to be hard to end."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +156,9 @@ def end_session(leader: int) -> None:
 def logging(code: str) -> Sequence[str]:
     """Return a command that writes to the log of bodies: ``log`` is the `BodyLog`."""
     return [sys.executable, "-c", BODY + code]
+
+
+def waits(store: Store, key: str) -> bool:
+    """Return whether somebody waits for a key."""
+    look = store.peek(key)
+    return look is not None and look.record.slot != ""
