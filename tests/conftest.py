@@ -33,9 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def signals_are_heard() -> None:
     """Children inherit ignored signals (from nohup, or ``&`` in a script), and what those do is tested."""
+    usual = {signal.SIGINT: signal.default_int_handler}
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, usual.get(number, signal.SIG_DFL))
 
 
 @pytest.fixture(scope="session", autouse=True)
