@@ -16,8 +16,10 @@ from singleflight.celery import install
 
 BROKER, BEAT = os.environ["BENCH_BROKER"], os.environ["BENCH_BEAT"]
 ENTRIES = int(os.environ.get("BENCH_ENTRIES", "1"))
-FIRST, LAST = 1.0 if ENTRIES == 1 else 40.0, 100.0
-"""Seconds: the entries' intervals lie evenly between these, so that no two are due at once."""
+RATE = float(os.environ.get("BENCH_RATE", "1"))
+"""Ticks a second, of all entries together."""
+FIRST = 1.0 if ENTRIES == 1 else 40.0
+"""Seconds from the start to the first tick; then follow those of the other entries, no two at once."""
 
 
 class Notes:
@@ -39,8 +41,7 @@ class Noting(Notes, Scheduler):
 app = Celery("beats", broker=BROKER, set_as_current=False)
 app.conf.update(
     beat_schedule={
-        f"tick-{number}": {"task": "tick", "schedule": FIRST + number * (LAST - FIRST) / ENTRIES}
-        for number in range(ENTRIES)
+        f"tick-{number}": {"task": "tick", "schedule": FIRST + number / RATE} for number in range(ENTRIES)
     },
     redbeat_redis_url=BROKER,
     singleflight_beat_scheduler=Noting,

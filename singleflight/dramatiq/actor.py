@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dramatiq import Actor, Message
 
+from singleflight.carried import Carried
 from singleflight.dramatiq import errors
-from singleflight.dramatiq.delivery import carry
+from singleflight.dramatiq.delivery import OPTION as CARRIED
+from singleflight.dramatiq.delivery import carry, write
 from singleflight.dramatiq.occurrences import OPTION
 
 if TYPE_CHECKING:
@@ -66,6 +69,8 @@ class SingletonActor(Actor[P, R]):
             duplicate: Duplicate[R] = Duplicate(**whole)
             object.__setattr__(duplicate, "busy", busy)
             return duplicate
+        if place is not None and place.publisher:
+            write(message.options, replace(Carried.read(message.options.get(CARRIED)), kin=True))
         sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
         if place is not None:

@@ -16,7 +16,7 @@ from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
-from singleflight.lease import Busy, Outcome
+from singleflight.lease import Busy, Outcome, Reason
 from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
@@ -103,7 +103,16 @@ class Arrival:
         tell, carried = self.leases.tell, self.delivery.carried
         age = math.inf if busy.since is None else time.time() - busy.since
         waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.kin, age)
-        match next_step(busy, self.policy, waiter, random.random()):  # noqa: S311 - spreads waiters
+        step = next_step(busy, self.policy, waiter, random.random())  # noqa: S311 - spreads waiters
+        joins = self.policy.on_conflict == "join" and not (self.delivery.kin or busy.resumed)
+        ends = joins or isinstance(step, Skip | Refuse)
+        if (
+            ends
+            and busy.reason is Reason.RUNNING
+            and joining.is_known(self.broker, self.message, busy.run_id)
+        ):
+            step, joins = Defer(1.0), False
+        match step:
             case Drop():
                 tell(Kind.DROPPED, self.request, busy)
                 endings.drop(self.message, "a late copy of a run that has ended")
@@ -114,9 +123,7 @@ class Arrival:
                         "%s has been deferred %d times: many runs wait for %s",
                         self.message, carried.deferrals, short_key(self.request.key),
                     )  # fmt: skip
-                kin = self.delivery.kin or busy.resumed
-                joins = busy.run_id if self.policy.on_conflict == "join" and not kin else None
-                self._defer(delay, resumed=busy.resumed, joins=joins)
+                self._defer(delay, resumed=busy.resumed, joins=busy.run_id if joins else None)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
                 raise errors.Conflict(f"{self.message.actor_name}: {busy}")

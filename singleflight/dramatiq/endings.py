@@ -47,6 +47,7 @@ def defer(
     """
     copy = message.copy(options=options)
     write(copy.options, carried)
+    copy.encode()  # an option that cannot travel is no outage: another middleware has put it there
     pause = 0.5
     while True:
         try:

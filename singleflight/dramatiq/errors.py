@@ -47,7 +47,7 @@ NOT_RETRIED = (ConfigurationError, Conflict, JoinedFailure, StoreUnavailable)
 
 @contextmanager
 def translated(subject: str) -> Iterator[None]:
-    """Turn errors into the kind that Dramatiq does not swallow: it would go on, and run without a lease."""
+    """Turn our errors into the kind that Dramatiq lets through."""
     try:
         yield
     except MiddlewareError:
@@ -58,5 +58,15 @@ def translated(subject: str) -> Iterator[None]:
         raise Conflict(f"{subject}: {error}") from error
     except errors.SingleflightError as error:
         raise ConfigurationError(f"{subject}: {error}") from error
-    except Exception as error:
-        raise ClaimFailed(f"{subject}: unexpected {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def unswallowed(subject: str) -> Iterator[None]:
+    """Do so for every error: of another one in a before-hook Dramatiq would run the actor without a lease."""
+    with translated(subject):
+        try:
+            yield
+        except (MiddlewareError, errors.SingleflightError):
+            raise
+        except Exception as error:
+            raise ClaimFailed(f"{subject}: unexpected {type(error).__name__}: {error}") from error

@@ -14,7 +14,7 @@ from singleflight.stores.base import INFINITE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dramatiq import Broker
+    from dramatiq import Broker, Message
     from dramatiq.broker import MessageProxy
 
     from singleflight.stores.base import Look
@@ -39,7 +39,7 @@ def results_of(broker: Broker) -> Results | None:
     return next((other for other in broker.middleware if isinstance(other, Results)), None)
 
 
-def joined(broker: Broker, message: MessageProxy, run_id: str) -> Answer | Failure | None:
+def joined(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) -> Answer | Failure | None:
     """Return the result of another run of a message's actor; None if there is none yet."""
     results = results_of(broker)
     if results is None:
@@ -50,6 +50,17 @@ def joined(broker: Broker, message: MessageProxy, run_id: str) -> Answer | Failu
         return None
     except ResultFailure as error:
         return Failure(error)
+
+
+def is_known(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) -> bool:
+    """Return whether a run's result is out: its lease is released just after, so nobody is its duplicate.
+
+    Who reads that result and sends again must not be told that the run is still in the way.
+    """
+    try:
+        return joined(broker, message, run_id) is not None
+    except Exception:  # noqa: BLE001 - results whose server does not answer: nobody has seen this one
+        return False
 
 
 def between_attempts(look: Look | None, run_id: str) -> bool:

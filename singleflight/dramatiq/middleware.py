@@ -78,12 +78,12 @@ class Singleflight(Middleware):
 
     def before_declare_actor(self, broker: Broker, actor: Actor[Any, Any]) -> None:
         """Refuse what cannot be, and put the gate around the body of a singleton."""
-        with errors.translated(f"actor {actor.actor_name}"):
+        with errors.unswallowed(f"actor {actor.actor_name}"):
             declared.prepare(actor, self._runtime)
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Write ``singleton=`` and ``occurrence=`` of a single message so that they can travel."""
-        with errors.translated(message.actor_name):
+        with errors.unswallowed(message.actor_name):
             if carry(message.options):
                 declared.check_message(message, broker, self._runtime)
 
@@ -91,7 +91,7 @@ class Singleflight(Middleware):
         """Check what a worker needs before it takes its first message: the order, and a store."""
         order.check(broker, self)
         if self._runtime.enabled:
-            with errors.translated(type(broker).__name__):
+            with errors.unswallowed(type(broker).__name__):
                 self._runtime.leases(broker)
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
@@ -100,7 +100,7 @@ class Singleflight(Middleware):
         actor = broker.get_actor(message.actor_name)
         if "singleton" not in actor.options:
             return
-        with errors.translated(message.actor_name):
+        with errors.unswallowed(message.actor_name):
             delivery = Delivery.read(message, actor)
             policy = self._runtime.policy(actor, delivery.carried)
             request = self._runtime.request(actor, policy, delivery) if policy else None

@@ -13,9 +13,11 @@ from dramatiq.errors import ActorNotFound
 from singleflight.carried import Carried
 from singleflight.decisions import slot_wait
 from singleflight.dramatiq.delivery import OPTION, Delivery
+from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.flight import Leases, Request
 from singleflight.keys import rule_of
+from singleflight.plain import current_lease
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
@@ -88,8 +90,17 @@ class Runtime:
             return None
         decoded = Message.decode(message.encode())  # the worker sees lists where the caller wrote tuples
         key = self.key(actor, policy, decoded.args, decoded.kwargs)
-        slots = self._open(actor.broker)[1]
-        return None if key is None else Place(slots, key, actor.actor_name, policy)
+        if key is None:
+            return None
+        lease = current_lease()
+        return Place(
+            self._open(actor.broker)[1],
+            key,
+            actor.actor_name,
+            policy,
+            publisher=lease.run_id if lease is not None and lease.key == key else "",
+            is_over=lambda run: is_known(actor.broker, message, run),
+        )
 
     def forget(self, broker: Broker, message: MessageProxy) -> None:
         """Free the place of a message that is rejected without having run: too old, say."""

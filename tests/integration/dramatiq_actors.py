@@ -88,8 +88,15 @@ class Actors:
         both = Singleton(by="key", at_most_one="waiting_and_running", ttl=3)
         self.either = dramatiq.actor(actor_name="either", singleton=either, **sent)(work)
         self.both = dramatiq.actor(actor_name="both", singleton=both, **sent)(work)
+        alone = Singleton(by=(), at_most_one="waiting_or_running", ttl=3)
+        self.chained = dramatiq.actor(actor_name="chained", singleton=alone, **sent)(self._chained)
         self.after = dramatiq.actor(actor_name="after", **options)(after)
         self.urgent = dramatiq.actor(actor_name="urgent", singleton=False, priority=-1, **options)(work)
+
+    def _chained(self, count: int) -> None:
+        witness("chained", seconds=0.1)
+        if count:
+            self.chained.send(count - 1)
 
 
 def nightly(seconds: float = 0.0, key: str = "nightly", gate: str = "") -> str:

@@ -48,13 +48,33 @@ def test_a_duplicate_of_a_running_message_is_not_sent(cluster: Cluster, gate: Pa
     during = send("running")
     gate.touch()
     assert cluster.result(during) == "running"
-    until(cluster.idle, what="the acknowledgement")
     afterwards = send("running")
 
     assert during.message_id == first.message_id
     assert not isinstance(afterwards, Duplicate)
     assert cluster.result(afterwards) == "running"
     assert len(of_key(cluster.log.runs(), "running")) == 2
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "raise", "join"])
+def test_who_has_read_a_result_sends_at_once(cluster: Cluster, on_conflict: Any) -> None:
+    """A message whose result is out is in nobody's way, although its lease is given back a moment later."""
+    key = f"again-{on_conflict}"
+    word = Singleton(by="key", at_most_one="waiting_or_running", on_conflict=on_conflict)
+    results = cluster.actors.broker.get_results_backend()
+    for count in range(1, 41):
+        message = cluster.actors.either.send_with_options(args=(key,), singleton=word)
+        assert not isinstance(message, Duplicate)
+        assert message.get_result(backend=results, block=True, timeout=4_000) == key
+        assert len(of_key(cluster.log.runs(), key)) == count
+
+
+def test_an_actor_that_sends_itself_is_in_nobodys_way(cluster: Cluster) -> None:
+    """Under waiting_or_running a body may send its own successor: it runs after it."""
+    cluster.actors.chained.send(3)
+    until(lambda: len(of_key(cluster.log.runs(), "chained")) == 4, what="three successors")
+
+    assert not overlaps(of_key(cluster.log.runs(), "chained"))
 
 
 def test_one_runs_and_one_waits(cluster: Cluster, gate: Path) -> None:

@@ -22,7 +22,7 @@ from dramatiq.results import ResultFailure, ResultMissing, Results
 from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Event, Kind, Singleton, StoreUnavailable, current_lease
-from singleflight.dramatiq import ConfigurationError, Conflict, Singleflight, install
+from singleflight.dramatiq import ConfigurationError, Conflict, Singleflight, SingletonActor, install
 from singleflight.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -327,6 +327,31 @@ def test_a_deferral_outlasts_a_broker_that_is_away() -> None:
 
     assert broker.failures == 0
     assert broker.queues["default.DQ"].qsize() == 1
+
+
+def test_a_deferral_that_cannot_travel_fails_instead_of_waiting_for_the_broker() -> None:
+    """What another middleware has put into the options, and JSON has not, is no outage of the broker."""
+    broker = StubBroker(middleware=[])
+    install(broker, AwayStore())
+    actor = dramatiq.actor(broker=broker, actor_name="stamped", singleton=True)(lambda: None)
+    message = dramatiq.broker.MessageProxy(actor.message())
+    message.options["began"] = object()
+
+    with pytest.raises(MiddlewareError, match="not JSON serializable"):
+        broker.emit_before("process_message", message)
+    assert not broker.queues["default.DQ"].qsize()
+
+
+def test_arguments_that_cannot_travel_fail_as_ever(broker: StubBroker) -> None:
+    """An actor that looks when it sends raises what Dramatiq itself does."""
+    install(broker, MemoryStore())
+    options = Singleton(by="_thing", at_most_one="waiting_or_running")
+    actor = dramatiq.actor(
+        broker=broker, actor_class=SingletonActor, actor_name="looking", singleton=options
+    )(lambda _thing: None)
+
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        actor.send(object())
 
 
 def test_a_claim_that_fails_as_nobody_expects_does_not_run_the_actor(broker: StubBroker) -> None:
