@@ -176,11 +176,13 @@ def lease_key(prefix: str, name: str) -> str:
     """Return the key of a plain lease; a task of that ``name`` with ``by=()`` has the same.
 
     Raises:
-        ConfigurationError: if the name is empty or the prefix cannot stand in a key.
+        ConfigurationError: if the name is empty or no text, or the prefix cannot stand in a key.
     """
     _check_prefix(prefix)
     if not name.strip():
         raise ConfigurationError(f"name={name!r} names no lease; give a non-empty text, such as 'nightly'")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ConfigurationError(f"name={name!r} has bytes that are no UTF-8, which not every store can keep")
     return _key_text(prefix, name, [])
 
 

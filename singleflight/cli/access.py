@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from singleflight.cli.address import locate
+from singleflight.cli.address import check_name, locate
 from singleflight.cli.entry import Entry, named
 from singleflight.cli.voice import Failure, keep_secret
 from singleflight.cli.where import store_url
@@ -112,6 +112,7 @@ def open_store_of(words: Sequence[str], url_file: Path | None, **options: Any) -
     """
     first, *rest = words or ("",)
     keep_secret(first)
+    check_name(first)
     options = {"timeout": TIMEOUT, **options}
     if "://" in first:
         return open_store(first, **options), rest

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from singleflight.errors import ConfigurationError
+from singleflight.stores import check_readable
 
 DATABASES = ("postgres", "mysql", "mariadb")
-SECRET = ("password", "passwd", "secret", "token")
+FILES = (".db", ".sqlite", ".sqlite3", ".sock", ".socket")
+SECRET = ("pass", "pwd", "secret", "token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,16 @@ def locate(target: str, store: str | None) -> Address:
     Raises:
         ConfigurationError: if the name or the store is missing; the text shows no password.
     """
-    _check_readable(store if store is not None and "://" not in target else target)
     if "://" not in target:
         if store is None:
+            check_name(target)
             raise ConfigurationError(
                 f"{target!r} is a name without a store: write a URL such as redis://host:6379/0/{target}, "
                 "set SINGLEFLIGHT_URL, or give --url-file"
             )
+        check_readable(store)
         return Address(store, target)
+    check_readable(target)
     place, _, query = target.partition("?")
     place, _, name = place.rpartition("/")
     scheme, _, rest = place.partition("://")
@@ -43,25 +47,26 @@ def locate(target: str, store: str | None) -> Address:
     return Address(f"{place}?{query}" if query else place, unquote(name))
 
 
-def _check_readable(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        whole = not parts.netloc or "@" in parts.netloc or "@" not in url
-    except ValueError:
-        whole = False
-    if not whole:
-        raise ConfigurationError(
-            "the store's URL cannot be read; write it as redis://user:password@host:6379/0, and in user and "
-            "password %2F for a slash, %23 for #, %3F for ?, %40 for @"
-        )
+def check_name(text: str) -> None:
+    """Refuse a name that is a URL with a typing mistake, which may have a password.
+
+    Raises:
+        ConfigurationError: that shows nothing of it.
+    """
+    if "://" not in text and ":/" in text and "@" in text:
+        check_readable(text)
 
 
 def _names_a_store(scheme: str, rest: str, name: str) -> bool:
-    """Tell a lease's name from what belongs to the store: a file, a database, a database's number."""
-    if scheme.startswith("sqlite"):
-        return bool(rest.strip("/"))
+    """Tell a lease's name from what belongs to the store: a file, a database, its number, a service."""
+    if scheme.startswith(("sqlite", "unix")) or scheme == "redis+socket":
+        return bool(rest.strip("/")) and not name.endswith(FILES)
     if scheme.startswith(DATABASES):
         return "/" in rest
+    if scheme in ("redis+sentinel", "rediss+sentinel"):
+        return "/" in rest and not name.isdigit()
+    if scheme == "sentinel":  # its servers are URLs of their own
+        return not rest.endswith(":/") and ("/" in rest or not name.isdigit())
     return "/" in rest or not name.isdigit()
 
 

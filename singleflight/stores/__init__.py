@@ -24,11 +24,12 @@ def open_store(
     recognised, built in 7200) and the store's own options. Nothing is connected before first use.
 
     Raises:
-        ConfigurationError: for an unknown scheme, or a driver that is not installed.
+        ConfigurationError: for a URL that cannot be read, an unknown scheme, a missing driver.
     """
     # Here, because it alone would be a third of the time that `import singleflight` takes.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
+    check_readable(url)
     scheme = url.partition("://")[0].lower()
     for entry in entry_points(group="singleflight.stores", name=scheme):
         store: Store = entry.load()(url, timeout=timeout, remember=remember, **options)
@@ -37,3 +38,27 @@ def open_store(
     raise ConfigurationError(
         f"no store for the scheme {scheme!r}; known are {', '.join(known)}. Write a URL such as redis://host:6379/0"
     )
+
+
+def check_readable(url: str) -> None:
+    """Refuse what is no URL, or one whose password would be taken for something else and then be shown.
+
+    Raises:
+        ConfigurationError: that shows nothing of it.
+    """
+    from urllib.parse import urlsplit  # noqa: PLC0415 - as above
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        readable = False
+    else:
+        # After a / # or ? in a password, what should be its host begins with the user, and the @ comes later.
+        host, _, port = parts.netloc.rpartition(":")
+        late = "@" in parts.path + parts.fragment or ("@" in parts.query and host and not port.isdigit())
+        readable = "://" in url and not (late and parts.netloc and "@" not in parts.netloc)
+    if not readable:
+        raise ConfigurationError(
+            "the store's URL cannot be read; write it as redis://user:password@host:6379/0, and in user and "
+            "password %2F for a slash, %23 for #, %3F for ?, %40 for @"
+        )

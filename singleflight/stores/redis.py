@@ -267,7 +267,9 @@ class RedisStore:
         except BaseException as error:
             line.drop()
             if isinstance(error, driver.RedisError | OSError):
-                raise translated(error, self._place.address, key) from error
+                # What sentinels did not know names them with their passwords, and tells nothing that is new.
+                cause = None if type(error).__name__ == "MasterNotFoundError" else error
+                raise translated(error, self._place.address, key) from cause
             # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
             self._lines = {purpose: made for purpose, made in self._lines.items() if made[2] is not line}
             raise

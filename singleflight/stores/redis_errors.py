@@ -128,7 +128,16 @@ def _trouble(error: BaseException, key: str) -> str:
         )
     if code in PASSING:
         return f"cannot decide about {key} now: {PASSING[code]} ({text})"
+    if type(error).__name__ == "MasterNotFoundError":
+        text = _without_clients(text)
     return f"gave no answer about {key}: {text or type(error).__name__}"
+
+
+def _without_clients(text: str) -> str:
+    """Return what sentinels say without redis-py's description of each, which may have its password."""
+    what, _, rest = text.partition(" : ")
+    reasons = dict.fromkeys(re.findall(r"> - ([\w:]+(?:\(.*?\))?)(?=, <|$)", rest))
+    return f"{what} ({'; '.join(reasons)})" if reasons else what
 
 
 def _missing_right(text: str, key: str) -> str:
@@ -136,5 +145,5 @@ def _missing_right(text: str, key: str) -> str:
     missing = f"the command {found[1].upper()}" if found else "a command or a key"
     also = (found[1].lower(),) if found and found[1].lower() not in COMMANDS else ()
     rights = " ".join(f"+{command}" for command in (*COMMANDS, *also))
-    pattern = f"~{key.partition(':')[0]}:*"
-    return f"the user may not use {missing} on {key} ({text}); grant it {rights} {pattern}"
+    pattern = f" ~{key.partition(':')[0]}:*" if ":" in key else ""
+    return f"the user may not use {missing} on {key} ({text}); grant it {rights}{pattern}"

@@ -58,7 +58,7 @@ def options_from_url(url: str, **more: Any) -> dict[str, Any]:
         raise ConfigurationError(f"the {parts.scheme}:// URL of the store cannot be read: {error}") from error
     for name in sorted(set(options) - REACH - OWN - {"ssl"}):
         if not name.startswith("ssl_"):
-            raise ConfigurationError(f"{name}={options[name]!r} is not an option of a Redis store; remove it")
+            raise ConfigurationError(f"{name} is not an option of a Redis store; remove it from its URL")
     return reaching(options)
 
 

@@ -50,19 +50,19 @@ def busy_of(reply: Sequence[Any]) -> Busy:
     _, reason, run_id, retry_ms, holder, started_ms, resumed, waiting, ended = reply
     return Busy(
         Reason(reason.decode()),
-        run_id.decode(),
+        run_id.decode(errors="replace"),
         retry_ms / 1000,
-        holder=Holder.decode(holder.decode()),
+        holder=Holder.decode(holder.decode(errors="replace")),
         since=started_ms / 1000 if started_ms else None,
         resumed=bool(resumed),
-        waiting=waiting.decode(),
+        waiting=waiting.decode(errors="replace"),
         ended=bool(ended),
     )
 
 
 def record_of(text: bytes) -> Record:
     """Return a record as it lies in the server."""
-    found = json.loads(text)
+    found = json.loads(text.decode(errors="replace"))
     del found["v"]
     runs = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in found.pop("runs", ()))
     return Record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import count
@@ -426,6 +427,20 @@ def claim_soon(store: RedisStore, key: str, run: str) -> object:
             return None
 
     return until(answer, 60, "the store to be back")
+
+
+def test_sentinels_that_do_not_answer_are_told_without_their_password(key: str) -> None:
+    """What is wrong with each is told; redis-py's description of them, where a password may be, is not."""
+    nodes = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    url = f"redis+sentinel://:sesame@{nodes}/leases?sentinel_password=simsim"
+    with (
+        closing(open_store(url)) as store,
+        pytest.raises(StoreUnavailable, match=r"No master found for 'leases' \(.*ConnectionError") as trouble,
+    ):
+        claim(store, key, "a")
+
+    shown = "".join(traceback.format_exception(trouble.value))
+    assert not re.search("sesame|simsim|ConnectionPool|Redis\\(", shown)
 
 
 def test_a_primary_that_loads_its_data_is_waited_for(key: str) -> None:

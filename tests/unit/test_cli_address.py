@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 import pytest
 
+from singleflight.cli.access import open_store_of
 from singleflight.cli.address import Address, hidden, locate, secrets_in
 from singleflight.cli.parameters import duration, pause, time
 from singleflight.errors import ConfigurationError
+from singleflight.stores import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,12 @@ def test_a_bare_name_belongs_to_the_store_that_is_set() -> None:
         "redis://redis/0/",
         "sqlite:///leases.db",
         "postgresql://db/app",
+        "unix:///run/redis.sock",
+        "redis+socket:///run/redis.sock",
+        "redis+sentinel://sentinel:26379/leases",
+        "redis+sentinel://sentinel:26379/leases/0",
+        "sentinel://one;sentinel://two",
+        "sqlite:////srv/leases.db",
         "nightly",
     ],
 )
@@ -68,6 +83,36 @@ def test_a_password_is_found_however_it_is_written(url: str) -> None:
 
     assert "sesame" not in text.replace("'sesame'", "") or "open" in url
     assert url not in text
+
+
+@pytest.mark.parametrize(
+    "read", [open_store, partial(locate, store=None), lambda url: open_store_of([url], None)]
+)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:/ann:hunter2@redis:6379/0/nightly",
+        "redis://ann:hunter2#x@redis:6379/0/nightly",
+        "redis://ann:hunter2?x@redis:6379/0/nightly",
+        "redis://ann:hunter2/x@redis:6379/0/nightly",
+    ],
+)
+def test_a_mistyped_url_is_refused_without_a_word_of_it(url: str, read: Callable[[str], object]) -> None:
+    """Library and commands do not say where it went wrong by quoting a part of the password."""
+    with pytest.raises(ConfigurationError, match="cannot be read; write it as redis://") as refusal:
+        read(url)
+
+    assert not re.search("ann:|hunter2|nightly", str(refusal.value))
+
+
+def test_an_option_that_no_store_has_is_named_without_its_value() -> None:
+    """It may be a password under another name, which is hidden in all that is said, too."""
+    url = "redis://redis/0?pass=hunter2"
+    with pytest.raises(ConfigurationError, match="pass is not an option") as refusal:
+        open_store(url)
+
+    assert "hunter2" not in str(refusal.value)
+    assert secrets_in(url) == ["hunter2"]
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:

@@ -390,6 +390,12 @@ def test_a_prefix_that_cannot_begin_a_key_is_refused(prefix: str) -> None:
         rule_of(order, prefix=prefix)
 
 
+def test_a_name_that_is_no_text_is_refused() -> None:
+    """A byte that is no UTF-8, as a shell may pass it, could not be kept by every store, nor shown."""
+    with pytest.raises(ConfigurationError, match="no UTF-8"):
+        lease_key("p", "bad\udcff")
+
+
 def test_required_parameters_without_by_warn() -> None:
     """Distinct work would be skipped, so silence needs an explicit by=()."""
     unspoken = rule_of(order, by=(), by_given=False)
