@@ -133,7 +133,15 @@ class Busy:
 
     def __str__(self) -> str:
         who = f" by {self.holder}" if self.holder else ""
-        return f"{self.reason}: run {self.run_id or '(none)'}{who}, free in at most {self.retry_after:.1f} s"
+        until = f"{self.retry_after:.1f} s"
+        free = {
+            Reason.RUNNING: f", free in {until} if it has died",
+            Reason.SAME_RUN: f", free in {until} if it has died",
+            Reason.WINDOW: f", next start in {until}",
+            Reason.RESERVED: f", free in at most {until}",
+            Reason.QUEUED: f", free in at most {until}",
+        }
+        return f"{self.reason}: run {self.run_id or '(none)'}{who}{free.get(self.reason, '')}"
 
 
 class _Keeper(Protocol):
@@ -185,7 +193,7 @@ class Lease:
         sent: float,
         max_hold: float | None = None,
     ) -> None:
-        """Made by `Flights.claim`; ``sent`` is the keeper's time just before the claim went out."""
+        """Made by `Leases.claim`; ``sent`` is the keeper's time just before the claim went out."""
         self._keeper = keeper
         self._over = False
         self.granted = granted

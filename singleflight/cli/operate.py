@@ -95,17 +95,31 @@ def watch(access: Access, *, every: float, everything: bool, as_json: bool) -> N
 
 
 def _stream(access: Access, every: float) -> None:
-    before: dict[str, object] = {}
+    before: dict[str, object] | None = None
+    away = False
     while True:
-        now: dict[str, object] = {}
-        for entry in access.entries():
-            now[entry.key] = entry.look.record
-            if before.get(entry.key) != entry.look.record:
-                click.echo(json.dumps(entry.facts()))
-        for key in before.keys() - now.keys():
-            click.echo(json.dumps({"key": key, "short_key": named(key), "state": "forgotten"}))
-        before = now
+        try:
+            entries = list(access.entries())
+        except StoreUnavailable as error:
+            if before is None:
+                raise
+            if not away:
+                speak(str(error))  # it may be back at the next look
+            away = True
+        else:
+            before, away = _news(entries, before or {}), False
         time.sleep(every)
+
+
+def _news(entries: list[Entry], before: dict[str, object]) -> dict[str, object]:
+    """Print the keys that have changed, and return all as they are now."""
+    now: dict[str, object] = {entry.key: entry.look.record for entry in entries}
+    for entry in entries:
+        if before.get(entry.key) != entry.look.record:
+            click.echo(json.dumps(entry.facts()))
+    for key in before.keys() - now.keys():
+        click.echo(json.dumps({"key": key, "short_key": named(key), "state": "forgotten"}))
+    return now
 
 
 def _picture(access: Access, every: float, *, everything: bool) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,6 +240,28 @@ def test_watch_as_json_tells_what_changes(program: Program, held: Lease) -> None
         (held.key, "window"),
     ]
     assert complaints == ""
+
+
+def test_watch_as_json_rides_out_an_outage() -> None:
+    """An outage is one line on stderr; what the store forgot meanwhile is told, and the stream goes on."""
+    with ValkeyServer() as server:
+        program = Program((str(SINGLEFLIGHT),), "", {**os.environ, "SINGLEFLIGHT_URL": server.url})
+        lease = try_lease(server.url, "before", prefix="singleflight")
+        assert isinstance(lease, Lease)
+        lease.release()
+        with program.started("watch", "--json", "--every", "50ms") as watcher:
+            assert watcher.stdout is not None
+            first = json.loads(watcher.stdout.readline())
+            server.stop()
+            time.sleep(1)
+            server.start()
+            second = json.loads(watcher.stdout.readline())
+            watcher.send_signal(signal.SIGINT)
+            _, complaints = watcher.communicate(timeout=PATIENCE)
+
+    assert [one["state"] for one in (first, second)] == ["free", "forgotten"]
+    assert len(complaints.splitlines()) == 1
+    assert "gave no answer" in complaints
 
 
 def test_a_reader_that_has_enough_is_no_error(program: Program, server: ValkeyServer, prefix: str) -> None:

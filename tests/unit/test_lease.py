@@ -155,8 +155,9 @@ def test_a_refusal_reads_well() -> None:
     """Why, who, and for how long at most."""
     busy = Busy(Reason.RUNNING, "r1", 12.34, holder=Holder("shop.report", "web-1", 7))
 
-    assert str(busy) == "running: run r1 by shop.report on web-1, pid 7, free in at most 12.3 s"
-    assert str(Busy(Reason.WINDOW, "", 3.0)) == "window: run (none), free in at most 3.0 s"
+    assert str(busy) == "running: run r1 by shop.report on web-1, pid 7, free in 12.3 s if it has died"
+    assert str(Busy(Reason.WINDOW, "", 3.0)) == "window: run (none), next start in 3.0 s"
+    assert str(Busy(Reason.FINISHED, "r1", 0.0)) == "finished: run r1"
 
 
 def test_only_finished_failed_and_cancelled_are_final() -> None:
