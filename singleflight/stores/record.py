@@ -81,11 +81,14 @@ def release(record: Record | None, asked: Release, now_ms: int) -> tuple[Record,
     """Record how a delivery ended; True if the token was the record's."""
     own = record is not None and record.token == asked.token
     found = repaired(record or Record(run_id=asked.run_id), now_ms)
+    before = _seen(found, asked.run_id)
+    # A release whose reply was lost is sent again, perhaps when the attempt that it announced runs already.
+    overtaken = before is not None and (before.attempt, before.ended) > (asked.attempt, True)
     if asked.outcome.final:
         found = _mark(found, Run(asked.run_id, INFINITE, True))
     elif asked.outcome is Outcome.RETRYING:
         found = _mark(found, Run(asked.run_id, asked.attempt, True))
-    if asked.again_ms and (found.slot == asked.run_id or not _slot_taken(found, now_ms)):
+    if asked.again_ms and not overtaken and (found.slot == asked.run_id or not _slot_taken(found, now_ms)):
         found = _with_slot(found, asked.run_id, now_ms + asked.again_ms)
     if own and found.held:
         # The first outcome stays: a hard-killed body may be released twice, by child and by parent.
@@ -220,8 +223,10 @@ def _mark(record: Record, run: Run) -> Record:
         return record
     runs = [each for each in record.runs if each.run_id != run.run_id] + [run]
     if len(runs) > RUNS_KEPT:
-        # An ended run that is forgotten may start again; an open one would be taken for a duplicate.
-        runs.remove(next((each for each in runs if each.ended), runs[0]))
+        # An ended run that is forgotten may start again; an open one would be taken for a duplicate. Half of
+        # the room is for each, because some open ones never come back.
+        full = sum(each.ended for each in runs) <= RUNS_KEPT // 2
+        runs.remove(next(each for each in runs if each.ended is not full))
     return replace(record, runs=tuple(runs))
 
 

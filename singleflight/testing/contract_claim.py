@@ -208,6 +208,13 @@ class ClaimRules(Rules):
 
         granted(store, key, "tick-2", after="tick-1", token="again")
 
+    def test_a_tick_given_back_to_an_empty_store_is_gone_on_from(self, store: Store, key: str) -> None:
+        """A record that remembers no run answers a claim from another tick as any record does."""
+        release(store, key, "tick-2", Outcome.REQUEUED)
+
+        assert refused(store, key, "tick-3", after="tick-1").reason is Reason.SUPERSEDED
+        granted(store, key, "tick-3", after="tick-2")
+
     def test_the_fence_grows_with_every_grant(
         self, store: Store, clock: FakeClock | RealClock, key: str
     ) -> None:
@@ -233,6 +240,18 @@ class ClaimRules(Rules):
         remembered = [run.run_id for run in look(store, key).record.runs]
 
         assert remembered == ["open", *(f"run-{number}" for number in range(1, RUNS_KEPT))]
+
+    def test_open_runs_leave_room_for_ended_ones(self, store: Store, key: str) -> None:
+        """Runs that never end are forgotten too, oldest first, when they are more than half of all."""
+        for number in range(RUNS_KEPT):
+            ran(store, key, f"open-{number}", Outcome.REQUEUED)
+        for run in ("a", "b", "c"):
+            ran(store, key, run)
+
+        remembered = [run.run_id for run in look(store, key).record.runs]
+
+        assert remembered == [*(f"open-{number}" for number in range(3, RUNS_KEPT)), "a", "b", "c"]
+        assert refused(store, key, "a").reason is Reason.FINISHED
 
     def test_keys_do_not_touch_each_other(self, store: Store, key: str) -> None:
         """Leases of different keys are independent, whatever characters keys and names have."""

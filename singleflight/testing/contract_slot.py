@@ -152,6 +152,15 @@ class SlotRules(Rules):
         assert store.unqueue(key, "a") is False
         assert store.queue(key, "b", ttl_ms=LONG, running_too=True) is None
 
+    def test_a_release_said_twice_takes_no_place_for_a_run_that_works(self, store: Store, key: str) -> None:
+        """A release with `again` whose reply was lost comes once more when its retry runs already."""
+        granted(store, key, "a")
+        release(store, key, "a", Outcome.RETRYING, again_ms=LONG)
+        granted(store, key, "a", attempt=1)
+        release(store, key, "a", Outcome.RETRYING, again_ms=LONG)
+
+        assert look(store, key).record.slot == ""
+
     def test_a_retry_keeps_a_place(self, store: Store, key: str) -> None:
         """A release with `again` gives the run's own retry the slot, unless another run waits in it."""
         ran(store, key, "a", Outcome.REQUEUED)

@@ -146,13 +146,14 @@ class Model:
     ) -> bool:
         """Return whether the lease was the token's."""
         own = self.there and self.token == token
+        overtaken = self.runs.get(run, (-1, False)) > (attempt, True)
         if not self.there:
             self.run = run
         if outcome in FINAL:
             self._remember_run(run, FOR_GOOD, ended=True)
         if outcome == "retrying":
             self._remember_run(run, attempt, ended=True)
-        if again and (self.slot in ("", run) or self.slot_until <= now):
+        if again and not overtaken and (self.slot in ("", run) or self.slot_until <= now):
             self._put_in_slot(run, now + again, reserved=False)
         if own and self.held:
             self.outcome = self.outcome or outcome

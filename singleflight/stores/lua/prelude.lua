@@ -77,12 +77,14 @@ local function mark(run, attempt, ended)
   end
   runs[#runs + 1] = {run, attempt, ended}
   if #runs > RUNS_KEPT then
-    -- An ended run that is forgotten may start again; an open one would be taken for a duplicate.
-    local oldest = 1
+    -- An ended run that is forgotten may start again; an open one would be taken for a duplicate. Half of
+    -- the room is for each, because some open ones never come back.
+    local ends = 0
+    for _, one in ipairs(runs) do ends = ends + one[3] end
+    local surplus = ends > RUNS_KEPT / 2 and 1 or 0
     for i, one in ipairs(runs) do
-      if one[3] == 1 then oldest = i; break end
+      if one[3] == surplus then table.remove(runs, i); break end
     end
-    table.remove(runs, oldest)
   end
 end
 
@@ -136,6 +138,8 @@ local function save(refusable)
   for name, value in pairs(r) do
     if value == NOTHING[name] then r[name] = nil end
   end
-  if #r.runs == 0 then r.runs = nil end
+  local runs = r.runs
+  if #runs == 0 then r.runs = nil end
   redis.call('SET', KEYS[1], cjson.encode(r), 'PX', life)
+  r.runs = runs
 end

@@ -10,6 +10,9 @@ local FINAL = {finished = true, failed = true, cancelled = true}
 local run, attempt, outcome = ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local grace, again, began = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
 
+-- A release whose reply was lost is sent again, perhaps when the attempt that it announced runs already.
+local before = seen(run)
+local overtaken = before and before[2] > attempt
 local own = not missing and r.token == ARGV[5]
 if missing then r.run = run end
 if FINAL[outcome] then
@@ -17,7 +20,7 @@ if FINAL[outcome] then
 elseif outcome == 'retrying' then
   mark(run, attempt, 1)
 end
-if again > 0 and (r.slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
+if again > 0 and not overtaken and (r.slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
 if own and r.held == 1 then
   -- The first outcome stays: a hard-killed body may be released twice, by child and by parent.
   if r.outcome == '' then r.outcome = outcome end
