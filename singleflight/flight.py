@@ -44,6 +44,8 @@ class Request:
     first: bool = False
     listens: bool = False
     max_hold: float | None = None
+    returning: bool = False
+    """The run may have begun before: its window is not to be given back."""
 
 
 class Leases:
@@ -105,7 +107,7 @@ class Leases:
 
     def _retract(self, request: Request) -> None:
         """Take back a claim whose answer nobody heard: it may have been granted all the same."""
-        release = release_of(request, Outcome.REQUEUED, began=request.attempt > 0)
+        release = release_of(request, Outcome.REQUEUED, began=request.returning)
         process_keeper().send(release, self.store, patience=min(request.ttl, RETRACT))
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:

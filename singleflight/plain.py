@@ -20,22 +20,29 @@ if TYPE_CHECKING:
 
 PREFIX = "singleflight"
 
-_current: ContextVar[Lease | None] = ContextVar("singleflight_lease", default=None)
+_held: ContextVar[tuple[Lease, ...]] = ContextVar("singleflight_leases", default=())
+"""The leases of the running task and of the blocks that it is in, the innermost last."""
 
 
 def current_lease() -> Lease | None:
-    """Return the lease that the running task or ``with`` block holds, or None."""
-    return _current.get()
+    """Return the lease that the running task or ``with`` block holds, the innermost one; None without any."""
+    held = _held.get()
+    return held[-1] if held else None
+
+
+def run_around(key: str) -> str:
+    """Return the run of the task or block around here that holds a key; empty if none does."""
+    return next((lease.run_id for lease in _held.get() if lease.key == key), "")
 
 
 @contextmanager
-def holding(lease: Lease | None) -> Generator[None]:
+def holding(lease: Lease) -> Generator[None]:
     """Make a lease the `current_lease` of a block."""
-    mark = _current.set(lease)
+    mark = _held.set((*_held.get(), lease))
     try:
         yield
     finally:
-        _current.reset(mark)
+        _held.reset(mark)
 
 
 def try_lease(

@@ -166,3 +166,9 @@ def in_the_way(look: Look | None, *, running_too: bool) -> Busy | None:
             record.started_ms / 1000,
         )
     return None
+
+
+def between_attempts(look: Look | None, run_id: str) -> bool:
+    """Whether a run has failed and its retry is still to come; pure."""
+    runs = () if look is None else look.record.runs
+    return any(run.run_id == run_id and run.ended and run.attempt < INFINITE for run in runs)

@@ -78,7 +78,7 @@ def _look_again(sender: Any = None, **_: Any) -> None:
 
 @task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
 def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
-    gate.release(task.request, state)
+    gate.release(task, state)
 
 
 @worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")

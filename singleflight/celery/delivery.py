@@ -10,6 +10,8 @@ from singleflight.carried import Carried
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery import Task
+
 HEADER = "singleflight"
 """The message header with all that a run carries of ours; standard JSON, nobody's arguments."""
 
@@ -19,6 +21,12 @@ CONTENT_TYPE = "singleflight_content_type"
 
 NESTING = 1 << 16
 """`Task.replace` keeps the task id and starts the retries anew: each replacement counts for this many."""
+
+
+def may_come_back(task: Task) -> bool:
+    """Return whether a message whose run has failed is rejected: a dead-letter queue may send it again."""
+    acks = getattr(task, "acks_on_failure", None)  # Celery 5.7 and later
+    return bool(task.acks_late and not (task.acks_on_failure_or_timeout if acks is None else acks))
 
 
 @dataclass(frozen=True, slots=True)

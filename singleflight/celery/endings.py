@@ -100,6 +100,8 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     content_type = (request.properties or {}).get(CONTENT_TYPE)
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
+    if "ignore_result" in request.__dict__:
+        options["ignore_result"] = ignores_result(task)  # Celery before 5.7 would forget it
     signature = task.signature_from_request(request, **options)
     # send_task would otherwise make the run its own parent, and its own child.
     direct, request.called_directly = request.called_directly, True

@@ -8,12 +8,14 @@ import random
 import sys
 import time
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from celery import states
 
-from singleflight.celery import abort, endings, joining
-from singleflight.celery.delivery import HEADER, TOKEN, Delivery
+from singleflight.celery import endings, joining
+from singleflight.celery.abort import Abort
+from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back
 from singleflight.celery.publish import AGAIN
 from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Step, Waiter, deferral, next_step
 from singleflight.errors import Conflict, StoreUnavailable
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 LEASE = "_singleflight_lease"
 """Where a request keeps its lease until `release`."""
+
+KEEPS_SLOT = "_singleflight_keeps_slot"
+"""Where a request notes that its key has a waiting slot, which its own retry must not lose."""
 
 CROWD = 10
 """Deferrals of one run after which the log says that many wait for its key."""
@@ -63,7 +68,7 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     other = joining.met(task, delivery.carried)
     if other is not None and other.is_over:
         return other.take_over()
-    if other is not None and other.retries:
+    if other is not None and other.retries and joining.will_go_on(runtime, request.key, other.run_id):
         return _refused(runtime, task, policy, delivery, request, other.busy)
     return _claim(runtime, task, policy, delivery, request, body, before)
 
@@ -78,12 +83,9 @@ def _claim(
     before: Callable[[], None],
 ) -> Any:
     context = task.request
+    abort = Abort() if policy.on_lost == "abort" else None
     try:
-        answer = runtime.leases.claim(
-            request,
-            on_lost=abort.current_thread() if policy.on_lost == "abort" else None,
-            owner=weakref.ref(context),
-        )
+        answer = runtime.leases.claim(request, on_lost=abort, owner=weakref.ref(context))
     except StoreUnavailable as error:
         return _without_store(runtime, task, policy, delivery, request, error, body, before)
     if isinstance(answer, Busy):
@@ -98,20 +100,25 @@ def _claim(
         answer.began = delivery.returning
         return other.take_over()
     if policy.at_publish:
-        context.__dict__[AGAIN] = 0.0  # until the body publishes its own retry
-    return _under(answer, task, delivery, body, before)
+        context.__dict__[KEEPS_SLOT] = True
+    return _under(answer, task, delivery, body, before, abort)
 
 
-def release(context: Any, state: str | None) -> None:
+def release(task: Task, state: str | None) -> None:
     """Give back the lease of a request that Celery has finished with, result and callbacks included."""
+    context = task.request
     lease = context.__dict__.get(LEASE)
     if lease is not None:
         # Celery calls a body that has returned a success before the result is stored, so look for whatever
         # has struck since then.
         dying = sys.exc_info()[0] is not None
         outcome = Outcome.REQUEUED if dying else _OUTCOMES.get(state, Outcome.REQUEUED)
-        again = context.__dict__.get(AGAIN) if outcome is Outcome.RETRYING else None
-        lease.release(outcome, again=0.0 if again is None else again + SLOT_MARGIN)
+        if outcome.final and AGAIN in context.__dict__:
+            outcome = Outcome.RETRYING  # `retry(throw=False)`, or a body that has swallowed `Retry`
+        elif outcome is Outcome.FAILED and may_come_back(task):
+            outcome = Outcome.REQUEUED
+        keeps_slot = outcome is Outcome.RETRYING and KEEPS_SLOT in context.__dict__
+        lease.release(outcome, again=context.__dict__.get(AGAIN, 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
 
 
 _OUTCOMES = {
@@ -123,7 +130,12 @@ _OUTCOMES = {
 
 
 def _under(
-    lease: Lease, task: Task, delivery: Delivery, body: Callable[[], Any], before: Callable[[], None]
+    lease: Lease,
+    task: Task,
+    delivery: Delivery,
+    body: Callable[[], Any],
+    before: Callable[[], None],
+    abort: Abort | None = None,
 ) -> Any:
     context = task.request
     context.__dict__[LEASE] = lease
@@ -132,7 +144,7 @@ def _under(
         context.headers = {**(context.headers or {}), HEADER: delivery.carried.started().write()}
     before()
     lease.began = True
-    with holding(lease), abort.armed():
+    with holding(lease), abort.armed(lease) if abort else nullcontext():
         return body()
 
 

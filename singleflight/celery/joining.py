@@ -11,14 +11,16 @@ from billiard.exceptions import WorkerLostError
 from celery import states
 
 from singleflight.celery import endings
-from singleflight.errors import ConfigurationError
+from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Busy, Reason
 from singleflight.policy import UNSET
+from singleflight.queueing import between_attempts
 
 if TYPE_CHECKING:
     from celery import Task
 
     from singleflight.carried import Carried
+    from singleflight.celery.runtime import Runtime
     from singleflight.policy import Policy
 
 UNREADABLE = ("", "disabled", "rpc")
@@ -80,6 +82,19 @@ def met(task: Task, carried: Carried) -> Other | None:
     except Exception:  # noqa: BLE001 - whatever the driver raises: no answer is no result
         return Other(run_id, states.PENDING, None)
     return Other(run_id, meta["status"], meta.get("result"))
+
+
+def will_go_on(runtime: Runtime, key: str, run_id: str) -> bool:
+    """Return whether a run between two attempts will have another one, as far as the store can know.
+
+    One whose worker was shut down looks to the result backend as if it were to be retried, though nothing
+    may have been published.
+    """
+    try:
+        look = runtime.leases.store.peek(key)
+    except StoreUnavailable:
+        return True
+    return look is not None and between_attempts(look, run_id)
 
 
 def check(task: Any, policy: Policy) -> None:

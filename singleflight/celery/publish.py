@@ -21,7 +21,7 @@ from singleflight.carried import Carried
 from singleflight.celery import endings
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.runtime import key_rule
-from singleflight.plain import current_lease
+from singleflight.plain import run_around
 from singleflight.queueing import Place
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ FLOW = ("group_id", "chord", "chain", "retries", "link", "link_error")
 """Options of messages that others depend on."""
 
 AGAIN = "_singleflight_again"
-"""Where a running request with a place in the queue notes in how many seconds its retry comes."""
+"""Where a running request notes in how many seconds the retry comes that it has published."""
 
 _tick: ContextVar[bool] = ContextVar("singleflight_tick", default=False)
 
@@ -93,9 +93,9 @@ def publish(
 
 
 def note_retry(task: Any, task_id: str | None, options: dict[str, Any]) -> None:
-    """Have a run that publishes its own retry keep its place until that comes."""
+    """Note that a run publishes its own retry: it has not ended, however its body does."""
     request = task.request
-    if AGAIN in request.__dict__ and options.get("retries") and task_id == request.id:
+    if options.get("retries") and task_id == request.id:
         request.__dict__[AGAIN] = _delay(task, options)
 
 
@@ -115,10 +115,8 @@ def _place(
     key = _key(runtime, task, policy, args, kwargs, options)
     if key is None:
         return None, carried
-    lease = current_lease()
-    publisher = lease.run_id if lease is not None and lease.key == key else ""
     return Place(
-        runtime.slots, key, task.name, policy, publisher, lambda run: endings.is_known(task, run)
+        runtime.slots, key, task.name, policy, run_around(key), lambda run: endings.is_known(task, run)
     ), carried
 
 

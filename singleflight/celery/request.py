@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
-from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery
+from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come_back
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.errors import SingleflightError
 from singleflight.events import logger
@@ -92,23 +93,21 @@ class SingletonRequest(Behind):
 
     def _announce_revoked(self, reason: str, terminated: Any, signum: Any, expired: Any) -> None:
         super()._announce_revoked(reason, terminated, signum, expired)
-        if terminated:
-            self._singleflight_release(grace=GRACE, outcome=Outcome.CANCELLED)
-        else:
+        if not terminated:
             self._singleflight_leave()
+        elif signum == signal.SIGKILL:
+            self._singleflight_release(grace=GRACE)
+        # On any other signal the body may take its time to clean up; the lease is its own until it is dead.
 
-    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> None:
-        super()._announce_cancelled(*args, **kwargs)
-        self._singleflight_release(grace=GRACE, outcome=Outcome.REQUEUED)
-
-    def _singleflight_release(self, *, grace: float, outcome: Outcome | None = None) -> None:
+    def _singleflight_release(self, *, grace: float) -> None:
         """Release in the keeper's thread: the event loop must not wait for a store."""
         if self.worker_pid in (None, os.getpid()):
             return  # never started, or a pool without processes: the body itself gives back
-        if outcome is None:
-            # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
-            back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
-            outcome = Outcome.REQUEUED if back else Outcome.FAILED
+        # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
+        back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
+        outcome = Outcome.CANCELLED if self._already_revoked else Outcome.FAILED
+        if back or (outcome is Outcome.FAILED and may_come_back(self.task)):
+            outcome = Outcome.REQUEUED
         _delivery, request = self._singleflight_asked()
         if request is not None:
             self.task.singleflight.leases.disown(request, outcome, grace=grace)

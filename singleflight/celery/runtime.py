@@ -220,6 +220,7 @@ class Runtime:
             wait=wait,
             first=first,
             max_hold=policy.max_hold,
+            returning=delivery.returning,
         )
 
 

@@ -18,6 +18,7 @@ from singleflight.errors import StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
 from singleflight.lease import Busy, Outcome, Reason
 from singleflight.policy import UNSET
+from singleflight.queueing import between_attempts
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -91,7 +92,7 @@ class Arrival:
         """Wait on if that run has failed and will be tried again: its key is free meanwhile."""
         if self._joins is not None:
             look = self.leases.store.peek(self.request.key)
-            if joining.between_attempts(look, self._joins):
+            if between_attempts(look, self._joins):
                 self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
 
     def _defer(self, delay: float, *, resumed: bool = False, joins: str | None = None) -> NoReturn:

@@ -9,15 +9,12 @@ from dramatiq.results import ResultFailure, ResultMissing, Results
 
 from singleflight.dramatiq.errors import JoinedFailure
 from singleflight.dramatiq.gate import Answer
-from singleflight.stores.base import INFINITE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dramatiq import Broker, Message
     from dramatiq.broker import MessageProxy
-
-    from singleflight.stores.base import Look
 
 OPTION = "singleflight_joins"
 """The message option that names the run whose result a deferred duplicate waits for."""
@@ -61,9 +58,3 @@ def is_known(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) 
         return joined(broker, message, run_id) is not None
     except Exception:  # noqa: BLE001 - results whose server does not answer: nobody has seen this one
         return False
-
-
-def between_attempts(look: Look | None, run_id: str) -> bool:
-    """Whether a run has failed and its retry is still to come; pure."""
-    runs = () if look is None else look.record.runs
-    return any(run.run_id == run_id and run.ended and run.attempt < INFINITE for run in runs)

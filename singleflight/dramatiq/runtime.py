@@ -17,7 +17,7 @@ from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.flight import Leases, Request
 from singleflight.keys import rule_of
-from singleflight.plain import current_lease
+from singleflight.plain import run_around
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
@@ -92,13 +92,12 @@ class Runtime:
         key = self.key(actor, policy, decoded.args, decoded.kwargs)
         if key is None:
             return None
-        lease = current_lease()
         return Place(
             self._open(actor.broker)[1],
             key,
             actor.actor_name,
             policy,
-            publisher=lease.run_id if lease is not None and lease.key == key else "",
+            publisher=run_around(key),
             is_over=lambda run: is_known(actor.broker, message, run),
         )
 
@@ -172,6 +171,7 @@ class Runtime:
             wait=slot_wait(carried.deferrals) if waits else 0.0,
             first=carried.patient,
             max_hold=policy.max_hold,
+            returning=delivery.kin,
         )
 
 

@@ -15,6 +15,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from singleflight.errors import SingleflightError
 from singleflight.lease import Granted
 from singleflight.stores.base import REMEMBER, Look, Renewed
 from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from singleflight.errors import SingleflightError
     from singleflight.lease import Busy
     from singleflight.stores.base import Claim, Release, Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
@@ -108,15 +108,34 @@ class RedisStore:
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`.
 
-        All go out in one pipeline to each server, on connections that no other request can hold up.
+        Leases of about the same length go out in one pipeline to each server, on connections that no other
+        request can hold up: a short lease cannot wait long, and a long one need not hurry for its sake.
         A key that holds no record of ours (another version, another type) is LOST to its holder and does
         not hinder the others; nor does a node of a cluster that is away.
         """
-        if not renewals:
-            return []
-        shortest = min(renewal.ttl_ms for renewal in renewals) / 1000
-        timeout = min(self.timeout, max(shortest / 10, LEAST_TIMEOUT))
-        line = self._line("renewals", timeout)
+        groups: dict[float, list[Renewal]] = {}
+        for one in renewals:
+            groups.setdefault(self._patience(one.ttl_ms / 1000), []).append(one)
+        answers: dict[int, Renewed | SingleflightError] = {}
+        for timeout, group in sorted(groups.items()):
+            try:
+                got = self._renew(group, timeout)
+            except SingleflightError as error:
+                if len(groups) == 1:
+                    raise
+                got = [error] * len(group)
+            answers.update(zip(map(id, group), got, strict=True))
+        return [answers[id(one)] for one in renewals]
+
+    def _patience(self, ttl: float) -> float:
+        """Return how long a renewal may take: at most a tenth of its ttl, in few steps: each has a pool."""
+        patience = self.timeout
+        while patience > max(ttl / 10, LEAST_TIMEOUT):
+            patience /= 2
+        return max(patience, min(LEAST_TIMEOUT, self.timeout))
+
+    def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
+        line = self._line(f"renewals, {timeout} s", timeout)
         commands = [(1, one.key, *self._arguments(*_of_renewal(one))) for one in renewals]
         with self._translating(line, renewals[0].key):
             answers = line.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])

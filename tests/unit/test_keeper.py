@@ -662,7 +662,7 @@ def test_nothing_that_a_listener_raises_ends_the_threads(
 
     threaded.store.inner._records.clear()
     broken = Leases(threaded.store, Notify())
-    lease = broken.claim(threaded.request(ttl=1.0))
+    lease = broken.claim(threaded.request(ttl=3.0))
     broken.notify._listeners = (fail,)
     threaded.store.inner._records.clear()  # the renewal restores it, and reports that
 
