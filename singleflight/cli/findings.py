@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.lease import Granted, Outcome, monotonic
-from singleflight.stores.base import Claim, Listing, Release, Renewal
+from singleflight.stores.base import Claim, Listing, Release, Renewal, Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -109,7 +109,18 @@ def _operations(store: Store, key: str) -> Iterator[tuple[str, Callable[[], obje
     yield "queue", lambda: store.queue(key, "next", ttl_ms=TTL_MS, running_too=False)
     yield "unqueue", lambda: store.unqueue(key, "next")
     yield "peek", lambda: store.peek(key)
+    if not isinstance(store, Waking):
+        yield "release", lambda: store.release(Release(key, run, 0, token, Outcome.FINISHED))
+        return
+
+    def wait(each: str) -> object:
+        return store.claim(Claim(key, each, 0, each, ttl_ms=TTL_MS, wait_ms=TTL_MS, listens=True))
+
+    # Two who wait: the first has the slot and the second stands in line, until the lease passes on.
+    yield "wait", lambda: [wait(each) for each in ("second", "third")]
     yield "release", lambda: store.release(Release(key, run, 0, token, Outcome.FINISHED))
+    yield "be told", lambda: store.await_turn(key, "second", seconds=0.01)
+    yield "take over", lambda: wait("second")
 
 
 def _latency(seconds: float) -> Finding:

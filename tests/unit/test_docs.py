@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from singleflight import lease
 from singleflight.policy import EFFECTS, Effect
 
 ROOT = Path(__file__).parents[2]
@@ -59,3 +61,24 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_pages_leases_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each block of the page on plain code does what it says, on a store in memory."""
+    page = (ROOT / "docs/library.md").read_text("utf-8").replace("redis://redis/0", "memory://library")
+    asking, waiting, leading, awaiting = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    sent: list[int] = []
+    names: dict[str, Any] = {}
+
+    exec(asking, names)
+    exec(waiting, names)
+    with lease("memory://library", "reports.nightly"):
+        exec(asking, names)
+    exec(leading, names)
+    names["lead"](lambda: sent.append(1), lambda: len(sent) == 2)
+    exec(awaiting, {})
+
+    assert len(sent) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in said[:2]] == ["at work", "at work"]
+    assert said[2].startswith("somebody else is at it: running: run ")
