@@ -24,7 +24,7 @@ from singleflight.celery.ticks import UNSENT, Claimed, Later, Sent, Ticks, give_
 from singleflight.errors import Conflict
 from singleflight.events import logger
 from singleflight.lease import monotonic
-from singleflight.policy import Singleton
+from singleflight.policy import Singleton, resolve
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -52,10 +52,9 @@ class SharedTicks(Scheduler):
 
     def __init__(self, app: Celery, **options: Any) -> None:
         runtime: Runtime = app.singleflight
-        ttl = runtime.setting("beat_ttl", TTL)
-        Singleton(ttl=ttl)  # refuses a wrong value by name
+        ttl = resolve(Singleton(ttl=runtime.setting("beat_ttl", TTL))).ttl  # refuses a wrong value by name
         leases = runtime.open_leases(remember=REMEMBER)
-        self._ticks = Ticks(leases, runtime.prefix, ttl=float(ttl))
+        self._ticks = Ticks(leases, runtime.prefix, ttl=ttl)
         self._latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
         self._known: dict[str, Sent] = {}
         self._learned: set[str] = set()
@@ -231,6 +230,7 @@ class SharedTicks(Scheduler):
             if answer == known:
                 return Later(self.max_interval)
             self._known[entry.name] = answer
+            _note_one_off(entry)
         return Later(wait)
 
     def _judge(self, entry: Any) -> float | None:
@@ -261,3 +261,13 @@ class SharedTicks(Scheduler):
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             give_back(claimed.lease)
+
+
+def _note_one_off(entry: Any) -> None:
+    """Note that another replica has sent an entry that django-celery-beat is to send once.
+
+    It counts the sent ticks of each process for itself, and disables the entry when that is more than none.
+    """
+    model: Any = getattr(entry, "model", None)
+    if getattr(model, "one_off", False):
+        model.total_run_count = max(1, model.total_run_count)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from redis.crc import key_slot
 
+from singleflight.lease import monotonic
 from singleflight.stores.redis_errors import code_of, driver
 from singleflight.stores.redis_options import patience
 from singleflight.stores.redis_wire import ask, ask_all
@@ -93,6 +94,7 @@ class ClusterLine:
     def __init__(
         self, nodes: Sequence[Node], options: Mapping[str, Any], timeout: float, replicas: int = 0
     ) -> None:
+        self._nodes = tuple(nodes)
         self._seeds = list(nodes)
         self._options = options
         self._timeout = timeout
@@ -163,25 +165,35 @@ class ClusterLine:
             raise driver.ConnectionError(f"no node serves slot {slot}") from None
 
     def _learn(self) -> dict[int, Node]:
-        """Ask the nodes, until one answers, who serves which slots."""
-        trouble: Exception | None = None
+        """Ask the nodes, until one knows, who serves which slots; whoever fails is asked last from now on."""
+        trouble: Exception = driver.ConnectionError("no node of the cluster is known")
+        deadline = monotonic() + self._timeout
         for node in [*self._seeds]:
             try:
                 ranges = self._line(node).primaries()[0].execute_command("CLUSTER", "SLOTS")
-            except (driver.ConnectionError, driver.TimeoutError) as error:
-                trouble = error
-                # Whoever does not answer is asked last from now on.
-                self._seeds = [*(other for other in self._seeds if other != node), node]
-                continue
+            except (driver.ConnectionError, driver.TimeoutError, driver.ResponseError) as error:
+                trouble, ranges = error, []
             slots: dict[int, Node] = {}
             for first, last, *servers in ranges:
                 # The first is the primary; one that does not know its own name has none.
-                named = [(_text(host) or node[0], port) for host, port, *_ in servers]
-                slots.update(dict.fromkeys(range(first, last + 1), named[0]))
-                self._seeds += [other for other in named if other not in self._seeds]
-            self._slots = slots
-            return slots
-        raise trouble or driver.ConnectionError("no node of the cluster is known")
+                (host, port, *_), *_ = servers
+                slots.update(dict.fromkeys(range(first, last + 1), (_text(host) or node[0], port)))
+            if slots:
+                self._know(slots)
+                return slots
+            self._seeds = [*(other for other in self._seeds if other != node), node]
+            if monotonic() >= deadline:
+                break  # the next request asks the next ones
+        raise trouble
+
+    def _know(self, slots: dict[int, Node]) -> None:
+        """Take over who serves which slots, and forget whoever is in the cluster no more."""
+        self._slots = slots
+        serving = dict.fromkeys(slots.values())
+        self._seeds = [*serving, *(node for node in self._nodes if node not in serving)]
+        for node in [*self._lines]:
+            if node not in self._seeds:
+                self._lines.pop(node).drop()
 
     def _redirected(self, error: Exception, asked: Node) -> tuple[Node, bool]:
         """Return where an answer such as "MOVED 3999 host:6379" sends us, and whether to say ASKING there."""

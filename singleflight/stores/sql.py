@@ -238,7 +238,8 @@ class SqlStore(DecidingStore):
                     raise StoreUnavailable(
                         f"store {self._address}: others changed {key} each time that we tried"
                     ) from error
-            except (exc.SQLAlchemyError, TypeError) as error:
+            # pg8000 lets what its socket says through, and drivers what they cannot write.
+            except (exc.SQLAlchemyError, TypeError, OSError, ValueError) as error:
                 if not passing(error) or monotonic() >= deadline:
                     raise translated(error, self._address, key) from error
             time.sleep(random.uniform(0, pause))  # noqa: S311 - spreads writers, guards nothing

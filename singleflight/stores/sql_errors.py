@@ -55,11 +55,18 @@ def translated(error: BaseException, address: str, key: str) -> SingleflightErro
         return no_tables(address)
     if code in OTHER_COLUMNS or "no such column" in text:
         return ConfigurationError(f"store {address}: its tables are not those of this singleflight ({text})")
-    if code in REFUSED or _REFUSAL.search(text):
+    if _refused(code) or _REFUSAL.search(text):
         return ConfigurationError(f"store {address} refuses us ({text}); correct the URL or grant the rights")
+    if isinstance(error, ValueError | exc.DataError):
+        return ConfigurationError(f"store {address} cannot keep what it was given for {key}: {text}")
     if isinstance(error, TypeError | exc.ArgumentError | exc.ProgrammingError):
         return ConfigurationError(f"store {address} cannot be used with this URL: {text}")
     return StoreUnavailable(f"store {address} gave no answer about {key}: {text}")
+
+
+def _refused(code: str) -> bool:
+    # SQLite's names go into detail: SQLITE_READONLY_DIRECTORY.
+    return code in REFUSED or any(code.startswith(f"{each}_") for each in REFUSED if not each[0].isdigit())
 
 
 def no_tables(address: str) -> ConfigurationError:

@@ -39,7 +39,7 @@ def create_tables(url: str) -> None:
                         raise
             with suppress(exc.IntegrityError):
                 connection.execute(insert(schema).values(version=SCHEMA_VERSION))
-    except exc.SQLAlchemyError as error:
+    except (exc.SQLAlchemyError, OSError) as error:
         raise translated(error, address(parsed), "the tables") from error
     finally:
         engine.dispose()

@@ -94,6 +94,28 @@ def test_replicas_of_any_scheduler_send_each_tick_once(
     assert all("Traceback" not in beat.log() for beat in replicas.beats)
 
 
+def test_an_entry_that_is_to_be_sent_once_in_django_is_sent_once(replicas: Replicas) -> None:
+    """A one-off entry of django-celery-beat, which each replica counts for itself, is sent by one of them."""
+    django(replicas)
+    replicas.schedule = {}
+    for _ in range(2):
+        replicas.start()
+    create = (
+        "import django; django.setup()\n"
+        "from django_celery_beat.models import IntervalSchedule, PeriodicTask\n"
+        "every, _ = IntervalSchedule.objects.get_or_create(every=1, period='seconds')\n"
+        "given = dict(interval=every, task='t')\n"
+        "PeriodicTask.objects.create(name='once', args='[\"once\"]', one_off=True, **given)\n"
+        "PeriodicTask.objects.create(name='often', args='[\"often\"]', **given)\n"
+    )
+    env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
+    subprocess.run([sys.executable, "-c", create], env=env, cwd=replicas.folder, check=True, timeout=60)
+    until(lambda: sent(replicas, "often") >= 6, what="ticks of the other entry")
+    replicas.stop()
+
+    assert sent(replicas, "once") == 1
+
+
 def test_an_entry_that_is_added_changed_and_removed_in_django_is_followed(replicas: Replicas) -> None:
     """Replicas of django-celery-beat take up what is changed in the database while they run."""
     django(replicas)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,6 +224,37 @@ def test_a_node_that_is_away_takes_only_its_own_leases_with_it(key: str) -> None
             else:
                 assert release(store, each, "a") is True
                 granted(store, each, "b")
+
+
+def test_a_node_that_is_in_no_cluster_does_not_hide_the_others(cluster: ValkeyCluster, key: str) -> None:
+    """A node taken out of the cluster, or none at all, may stand first in the URL: the next one is asked."""
+    nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
+    with (
+        ValkeyServer("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as alone,
+        ValkeyServer() as plain,
+    ):
+        for stranger in (alone, plain):
+            url = f"redis+cluster://127.0.0.1:{stranger.port},{','.join(nodes)}"
+            with closing(open_store(url, timeout=5)) as store:
+                granted(store, f"{key[:-1]}{stranger.port}}}", "a")
+        with (
+            closing(open_store(f"redis+cluster://127.0.0.1:{plain.port}")) as store,
+            pytest.raises(ConfigurationError, match="no node of a cluster"),
+        ):
+            claim(store, key, "a")
+
+
+def test_a_silent_cluster_costs_the_timeout_however_many_nodes_it_has(key: str) -> None:
+    """Nodes that take connections and say nothing are not waited for one after the other."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(20)]
+        nodes = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+        store = stack.enter_context(closing(open_store(f"redis+cluster://{nodes}", timeout=1)))
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            claim(store, key, "a")
+
+        assert time.monotonic() - start < 10, "each of the twenty was waited for half a second"
 
 
 def test_leases_live_on_while_their_slot_moves(key: str) -> None:

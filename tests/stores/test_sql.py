@@ -252,6 +252,28 @@ def test_a_silent_server_is_unavailable_in_time(kind: type[PostgresServer | Mari
             assert refused(store, key, "b").run_id == "a", "a broken connection is replaced unseen"
 
 
+# pg8000 closes no socket that has timed out.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("driver", ["psycopg", "pg8000"])
+def test_every_driver_of_postgresql_says_in_our_words_that_nobody_answers(driver: str, key: str) -> None:
+    """What a driver lets through of its socket is an outage too, for a release as for a claim."""
+    with PostgresServer() as server:
+        create_tables(server.url)
+        with opened(server.url.replace("postgresql://", f"postgresql+{driver}://"), timeout=0.5) as store:
+            granted(store, key, "a")
+            server.pause()
+            for ask in (lambda: claim(store, key, "b"), lambda: release(store, key, "a")):
+                with pytest.raises(StoreUnavailable):
+                    ask()
+            server.resume()
+
+
+def test_what_no_store_can_keep_is_refused_for_good(sqlite_url: str, key: str) -> None:
+    """A run's id that is no text is a permanent error, not an outage, and not the driver's own error."""
+    with opened(sqlite_url) as store, pytest.raises(ConfigurationError, match="cannot keep"):
+        claim(store, key, "a\ud800b")
+
+
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_grant_whose_answer_was_lost_is_recognised(
     server: str, key: str, request: pytest.FixtureRequest

@@ -188,9 +188,10 @@ def test_a_task_that_refuses_duplicates_has_had_its_tick() -> None:
     assert len(tried) == 3
 
 
-def test_a_replica_that_hangs_keeps_its_tick_for_no_longer_than_two_ttls() -> None:
+@pytest.mark.parametrize("ttl", [7, 7.0, timedelta(seconds=7)])
+def test_a_replica_that_hangs_keeps_its_tick_for_no_longer_than_two_ttls(ttl: Any) -> None:
     """While it waits for its broker, say, its claim is renewed for one ttl at most."""
-    place = Place({"one": 1.0}, singleflight_beat_ttl=7)
+    place = Place({"one": 1.0}, singleflight_beat_ttl=ttl)
     replica = place.start()
     place.clock.turn(timedelta(seconds=1))
     entry_due = replica.scheduler.schedule["one"]
