@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -266,6 +267,7 @@ def test_every_driver_of_postgresql_says_in_our_words_that_nobody_answers(driver
                 with pytest.raises(StoreUnavailable):
                     ask()
             server.resume()
+    gc.collect()  # here, and not in another test
 
 
 def test_what_no_store_can_keep_is_refused_for_good(sqlite_url: str, key: str) -> None:
