@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -49,6 +50,7 @@ def results_are_forgotten() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AsyncBackendMixin, "remove_pending_result", lambda _, result: result)
         yield
+        gc.collect()  # those of the last tests, if they are in circles
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -75,6 +75,12 @@ def again(self: Task, key: str, **how: Any) -> Any:
     return work(self, key, **how)
 
 
+@shared_task(name="quiet", bind=True, ignore_result=True, singleton=Singleton(by="key", ttl=TTL))
+def quiet(self: Task, key: str, **how: Any) -> Any:
+    """Keep no result unless a call asks for one."""
+    return work(self, key, **how)
+
+
 if KNOWS_MODELS:
     import pydantic
 

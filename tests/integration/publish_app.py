@@ -8,7 +8,7 @@ from typing import Any
 from celery import Task, shared_task
 
 from singleflight import Singleton
-from tests.integration.worker_app import app, work
+from tests.integration.worker_app import app, block_of, work
 
 __all__ = ["app"]
 
@@ -71,13 +71,14 @@ def declare_loop(name: str, options: Singleton) -> None:
     """Declare a task whose last line publishes its own successor, until there have been enough rounds."""
 
     @shared_task(name=name, bind=True, singleton=options)
-    def loop(self: Task, key: str, rounds: int, countdown: float = 0) -> Any:
+    def loop(self: Task, key: str, rounds: int, countdown: float = 0, inside: str = "") -> Any:
         work(self, key)
         if rounds <= 1:
             return None
-        kwargs = {"key": key, "rounds": rounds - 1, "countdown": countdown}
-        result = self.apply_async(kwargs=kwargs, countdown=countdown)
-        second = self.apply_async(kwargs=kwargs, countdown=countdown)
+        kwargs = {"key": key, "rounds": rounds - 1, "countdown": countdown, "inside": inside}
+        with block_of(inside):
+            result = self.apply_async(kwargs=kwargs, countdown=countdown)
+            second = self.apply_async(kwargs=kwargs, countdown=countdown)
         return [_said(result), _said(second), second.id == result.id]
 
 

@@ -104,6 +104,21 @@ def test_a_duplicate_runs_itself_if_there_is_nothing_to_take_over(rig: Rig, end:
         assert runs[-1].run == other.id
 
 
+def test_a_duplicate_runs_itself_if_a_cold_shutdown_cut_the_run_it_met(rig: Rig) -> None:
+    """SIGQUIT to a worker whose message is acknowledged: nothing comes back, so nobody may wait for it."""
+    doomed = rig.worker(concurrency=1, args=["-I", publish_app.__name__, "-Q", "doomed"])
+    gate = rig.folder / "cold-gate"
+    first = rig.send("join", "cold", {"queue": "doomed"}, gate=str(gate))
+    rig.wait_start("cold")
+    other = rig.send("join", "cold")
+    until(lambda: rig.said(f"{other.id} deferred"), 20, "the duplicate's deferral")
+    doomed.kill(signal.SIGQUIT)
+    doomed.child.wait()
+
+    assert other.get(timeout=60) == other.id
+    assert [run.run for run in rig.runs("cold")] == [first.id, other.id]
+
+
 def test_a_fresh_call_never_gets_an_old_result(rig: Rig) -> None:
     """Duplicates that have waited long leave nothing behind: who calls afterwards gets a run of its own."""
     gate = rig.folder / "fresh-gate"

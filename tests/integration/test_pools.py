@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from singleflight import Singleton
 from singleflight.lease import Reason
 from tests.integration import publish_app
 from tests.support.bodylog import overlaps
@@ -65,3 +66,16 @@ def test_duplicates_end_in_each_pool_as_in_prefork(rig: Rig, pool: str) -> None:
 
     assert [len(rig.runs(key)) for key in keys.values()] == [1, 1, 2]
     assert not any(overlaps(rig.runs(key)) for key in keys.values())
+
+
+def test_a_lease_that_is_lost_after_the_body_spoils_no_result(rig: Rig) -> None:
+    """on_lost="abort" in a thread strikes bodies only: while the result is being stored it does nothing."""
+    options = {"queue": "threads", "singleton": Singleton(on_lost="abort")}
+    result = rig.send("probe", "stored", options, then="linger")
+    until((rig.folder / "storing-stored").exists, 20, "the end of the body")
+    rig.evict(result.id)
+    until(lambda: rig.said(f"{result.id} lost"), 20, "the loss of the lease")
+    (rig.folder / "stored-gate").touch()
+
+    assert result.get(timeout=20) == "stored"
+    assert [run.how for run in rig.runs("stored")] == ["returned"]

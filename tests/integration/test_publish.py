@@ -232,6 +232,17 @@ def test_a_body_publishes_its_successor(rig: Rig, name: str) -> None:
     assert not overlaps(rig.runs(key))
 
 
+def test_a_body_publishes_its_successor_from_inside_another_lease(rig: Rig) -> None:
+    """A block with a lease of its own does not make the body's successor a duplicate of the body."""
+    kwargs = {"key": "loop-inside", "rounds": 3, "inside": "inner"}
+    rig.app.tasks["loop-once"].apply_async(kwargs=kwargs)
+    runs = rig.wait_start("loop-inside", 3)
+    said = [rig.app.AsyncResult(run.run).get(timeout=10) for run in runs]
+
+    assert said == [["accepted", "duplicate", True]] * 2 + [None]
+    assert not overlaps(runs)
+
+
 def test_flows_links_and_preset_ids_are_always_sent(rig: Rig) -> None:
     """What others depend on is published whoever waits, and judged by the worker."""
     once = rig.app.tasks["once"]

@@ -260,3 +260,40 @@ def test_celery_defers_on_quorum_queues_by_native_delayed_delivery(
 
 DEFERRALS = 6
 """So many end in delays that pass a queue of the broker's twice, which it must not take for a circle."""
+
+
+MORTAL = {
+    **CELERY,
+    "task_acks_on_failure_or_timeout": False,
+    "task_queues": {
+        name: {
+            "exchange": name,
+            "routing_key": name,
+            "queue_arguments": {
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": after,
+                **limits,
+            },
+        }
+        for name, after, limits in [
+            ("mortal", "mortal.later", {}),
+            ("mortal.later", "mortal", {"x-message-ttl": 1000}),
+        ]
+    },
+}
+"""A queue whose rejected messages come back a second later, by way of another one."""
+
+
+def test_celery_runs_what_a_dead_letter_queue_sends_again(rabbit: RabbitServer, tmp_path: Path) -> None:
+    """A failed run whose message is rejected, not acknowledged, has not ended: it is no late copy."""
+    with Rig(tmp_path, broker_url=rabbit.url, conf=MORTAL) as rig:
+        with rig.app.connection_for_write() as connection:
+            for queue in rig.app.amqp.queues.values():
+                queue(connection.default_channel).declare()
+        rig.start(1, concurrency=1, args=["-Q", "mortal"])
+        result = rig.send("late", "mortal", {"queue": "mortal"}, then="fail-once")
+        # A result that has seen a failure does not look again.
+        until(lambda: rig.app.AsyncResult(result.id).state == "SUCCESS", 60, "its success")
+
+        runs = rig.runs("mortal")
+        assert [(run.run, run.how) for run in runs] == [(result.id, "ValueError"), (result.id, "returned")]

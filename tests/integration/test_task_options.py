@@ -103,6 +103,32 @@ def test_celerys_list_of_successful_tasks_is_of_one_mind_with_ours(rig: Rig) -> 
     assert [run.run for run in rig.runs("successful")] == [first.id, second.id]
 
 
+@pytest.mark.parametrize(
+    ("task", "ignores", "state"),
+    [
+        ("probe", True, "PENDING"),
+        pytest.param(
+            *("quiet", False, "SUCCESS"),
+            marks=pytest.mark.skipif(celery.VERSION < (5, 6), reason="Celery heeds this since 5.6"),
+        ),
+    ],
+)
+def test_a_deferred_run_keeps_its_callers_ignore_result(
+    rig: Rig, task: str, ignores: bool, state: str
+) -> None:
+    """What a call says against its task's own ignore_result holds, however often it waited."""
+    key = f"ignore-{ignores}"
+    gate = rig.folder / key
+    rig.send(task, key, gate=str(gate))
+    rig.wait_start(key)
+    asked = rig.send(task, key, {"ignore_result": ignores, "singleton": Singleton(on_conflict="defer")})
+    until(lambda: rig.said(f"{asked.id} deferred"), 20, "the deferral")
+    gate.touch()
+    until(lambda: f'["{asked.id}",1073741824,1]' in rig.record_of(asked.id).get("runs", ""), 30, "its end")
+
+    assert asked.state == state
+
+
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has retry_on_worker_lost since 5.7")
 def test_a_run_that_its_worker_retries_is_no_duplicate(rig: Rig) -> None:
     """With retry_on_worker_lost the worker publishes a killed run again, and that runs, once."""

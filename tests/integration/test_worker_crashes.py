@@ -217,6 +217,32 @@ def test_a_terminated_run_frees_the_key(rig: Rig, name: str) -> None:
     assert not overlaps(rig.runs(key))
 
 
+def test_a_terminated_run_keeps_its_lease_while_it_cleans_up(rig: Rig) -> None:
+    """A body that takes its time in `finally` after SIGTERM is not overlapped by the run that waits."""
+    gate, key = rig.folder / "cleanup-gate", "cleanup"
+    terminated = rig.send("probe", key, seconds=60, cleanup=str(gate))
+    rig.wait_start(key)
+    waiting = rig.send("probe", key, {"singleton": Singleton(on_conflict="defer")})
+    until(lambda: deferrals(rig, waiting.id), 20, "its first deferral")
+    rig.app.control.revoke(terminated.id, terminate=True)
+    assert rig.states([terminated]) == ["REVOKED"]
+    seen = deferrals(rig, waiting.id)
+    # Each is a second at least, and a lease that was cut short would have one second left.
+    until(lambda: deferrals(rig, waiting.id) >= seen + 3 or rig.runs(key)[1:], 40, "more deferrals")
+    kept = rig.held(terminated.id)
+    gate.touch()
+
+    assert waiting.get(timeout=30) == waiting.id
+    assert kept
+    assert [run.run for run in rig.runs(key)] == [terminated.id, waiting.id]
+    assert not overlaps(rig.runs(key))
+
+
+def deferrals(rig: Rig, run: str) -> int:
+    """Return how often workers have deferred a run."""
+    return sum(worker.logs().count(f"{run} deferred") for worker in rig.workers)
+
+
 def test_runs_that_are_revoked_or_expire_before_they_start_take_no_lease(rig: Rig) -> None:
     """A message that never reaches its body leaves no record in the store."""
     revoked = rig.send("probe", "never-revoked", {"countdown": 2})

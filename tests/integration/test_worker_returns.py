@@ -39,6 +39,17 @@ def test_an_immediate_retry_waits_for_its_own_release_only(rig: Rig) -> None:
     until(lambda: final(rig, result.id), 5, "the final release")
 
 
+@pytest.mark.parametrize("how", ["unthrown", "swallowed"])
+def test_a_retry_runs_although_the_body_that_published_it_returned(rig: Rig, how: str) -> None:
+    """After retry(throw=False), or when its exception is swallowed, the retry is no copy of an ended run."""
+    key = f"retry-{how}"
+    result = rig.send("probe", key, LONG, then=key)
+    until(lambda: final(rig, result.id), 30, "the final release")
+
+    assert [(run.run, run.attempt) for run in rig.wait_start(key, 2)] == [(result.id, 0), (result.id, 1)]
+    assert not rig.said(f"{result.id} dropped")
+
+
 def test_an_ignored_run_frees_its_key(rig: Rig) -> None:
     """Ignore ends a delivery without a result; the key is free and the next run starts."""
     ignored = rig.send("probe", "ignore", LONG, then="ignore")

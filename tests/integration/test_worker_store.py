@@ -144,6 +144,19 @@ def test_a_run_that_loses_its_lease_is_aborted_if_it_says_so(
     assert run.last_seen - run.started < 10
 
 
+def test_a_run_inside_another_lease_is_aborted_when_its_own_is_lost(rig: Rig) -> None:
+    """on_lost="abort" looks at the task's own lease, not at the innermost one of a block in its body."""
+    gate = rig.folder / "nested-gate"
+    options = {"singleton": Singleton(on_lost="abort", ttl=1)}
+    aborted = rig.send("probe", "abort-nested", options, gate=str(gate), inside="inner")
+    rig.wait_start("abort-nested")
+    rig.evict(aborted.id)
+
+    assert rig.states([aborted], timeout=30) == ["FAILURE"]
+    assert isinstance(aborted.result, LeaseLost)
+    assert [run.how for run in rig.runs("abort-nested")] == ["LeaseLost"]
+
+
 def test_a_run_that_loses_its_lease_goes_on_with_a_warning_otherwise(
     rig: Rig, servers: tuple[Rig, FaultProxy]
 ) -> None:

@@ -12,19 +12,22 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, shared_task
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 
-from singleflight import Singleton, current_lease, try_lease
+from singleflight import Singleton, current_lease, lease, try_lease
 from singleflight.celery import install
-from tests.support.bodylog import BodyLog
+from tests.support.bodylog import BodyLog, starts
 from tests.support.sweep import SWEEP
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 STORE, CONF, INSTALL, FOLDER = "STORE_URL", "APP_CONF", "APP_INSTALL", "APP_FOLDER"
 PARENT = "APP_PARENT_LEASE"
@@ -56,6 +59,20 @@ class Striking:
         return "struck"
 
 
+class Lingering:
+    """A result that a backend writes down only when a gate opens."""
+
+    def __init__(self, key: str) -> None:
+        self.mark = Path(os.environ[FOLDER]) / f"storing-{key}"
+        self.gate = Path(os.environ[FOLDER]) / f"{key}-gate"
+
+    def __json__(self) -> str:
+        """Leave a trace, wait for the gate, and be a text."""
+        self.mark.touch()
+        until(self.gate.exists, 60, "the gate")
+        return "stored"
+
+
 def make_app(
     broker: str,
     backend: str,
@@ -76,18 +93,35 @@ def make_app(
 
 
 def work(
-    task: Task, key: str, seconds: float = 0.0, gate: str = "", then: str = "", block: float = 0.0
+    task: Task,
+    key: str,
+    seconds: float = 0.0,
+    gate: str = "",
+    then: str = "",
+    block: float = 0.0,
+    inside: str = "",
+    cleanup: str = "",
 ) -> Any:
     """Be the body of every task here: log, work, end as told."""
-    request, lease = task.request, current_lease()
-    fence = lease.fence if lease is not None else None
-    with BodyLog.from_environment().body(key, request.id, attempt=request.retries, fence=fence) as working:
-        if block:
-            time.sleep(block)  # one system call in the main thread
-        if gate:
-            working.work_until(Path(gate))
-        working.work(seconds)
-        return end(task, key, then)
+    request, mine = task.request, current_lease()
+    fence = mine.fence if mine is not None else None
+    log = BodyLog.from_environment()
+    with log.body(key, request.id, attempt=request.retries, fence=fence) as working, block_of(inside):
+        try:
+            if block:
+                time.sleep(block)  # one system call in the main thread
+            if gate:
+                working.work_until(Path(gate))
+            working.work(seconds)
+            return end(task, key, then)
+        finally:
+            if cleanup:
+                working.work_until(Path(cleanup))
+
+
+def block_of(name: str) -> AbstractContextManager[Any]:
+    """Hold one more lease of the same store for a block; without a name, hold none."""
+    return lease(os.environ[STORE], name) if name else nullcontext()
 
 
 def end(task: Task, key: str, then: str) -> Any:
@@ -96,6 +130,13 @@ def end(task: Task, key: str, then: str) -> Any:
     if then.startswith("first-"):
         then = "" if again else then.removeprefix("first-")
     return ENDINGS[then](task, key)
+
+
+def fail_once(task: Task, key: str) -> str:
+    """Fail the first time that this run is here, whatever its message says."""
+    if len(starts(BodyLog.from_environment().runs(), task.request.id)) == 1:
+        raise ValueError(key)
+    return task.request.id
 
 
 def fail(_: Task, key: str) -> None:
@@ -107,6 +148,16 @@ def retry(task: Task, countdown: int) -> str:
     """Retry twice."""
     if task.request.retries < 2:
         raise task.retry(countdown=countdown)
+    return task.request.id
+
+
+def retry_quietly(task: Task, *, throw: bool) -> str:
+    """Publish one retry and return all the same."""
+    if not task.request.retries:
+        try:
+            task.retry(countdown=1, throw=throw)
+        except Retry:
+            return "swallowed"
     return task.request.id
 
 
@@ -122,8 +173,8 @@ def replace(task: Task, key: str) -> Any:
 
 def tell_lease(*_: object) -> Any:
     """Return what the body sees of its lease."""
-    lease = current_lease()
-    return None if lease is None else {"key": lease.key, "fence": lease.fence, "held": lease.held}
+    mine = current_lease()
+    return None if mine is None else {"key": mine.key, "fence": mine.fence, "held": mine.held}
 
 
 def nested(task: Task, key: str) -> Any:
@@ -135,13 +186,17 @@ def nested(task: Task, key: str) -> Any:
 ENDINGS: dict[str, Callable[[Task, str], Any]] = {
     "": lambda task, _: task.request.id,
     "fail": fail,
+    "fail-once": fail_once,
     "exit": lambda *_: sys.exit(3),
     "die": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
     "strike-kill": lambda _, key: Striking(key, signal.SIGKILL),
     "strike-term": lambda _, key: Striking(key, signal.SIGTERM),
     "strike-usr1": lambda _, key: Striking(key, signal.SIGUSR1),
+    "linger": lambda _, key: Lingering(key),
     "retry": lambda task, _: retry(task, 0),
     "retry-later": lambda task, _: retry(task, 1),
+    "retry-unthrown": lambda task, _: retry_quietly(task, throw=False),
+    "retry-swallowed": lambda task, _: retry_quietly(task, throw=True),
     "ignore": lambda *_: leave(Ignore()),
     "requeue": lambda *_: leave(Reject("requeue", requeue=True)),
     "reject": lambda *_: leave(Reject("reject", requeue=False)),

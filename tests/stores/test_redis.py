@@ -125,6 +125,20 @@ def test_many_renewals_are_one_write_to_the_socket(valkey: ValkeyServer, key: st
     assert after["evalsha"] - before["evalsha"] == 100
 
 
+def test_a_short_lease_does_not_hurry_the_renewal_of_a_long_one(valkey: ValkeyServer, key: str) -> None:
+    """On a line too slow for a short lease its renewal fails alone; those of long ones in the batch go on."""
+    lives = {"long": 600_000, "short": 500, "longer": 900_000}
+    with FaultProxy(valkey.port) as proxy:
+        store = RedisStore(proxy.url, timeout=30)
+        proxy.delay = 0.2  # there and back: far more than a tenth of half a second
+        answers = store.renew([Renewal(f"{key}{n}", "a", 0, "t", 1, ttl) for n, ttl in lives.items()])
+        store.close()
+
+    long, short, longer = answers
+    assert (long, longer) == (Renewed.RESTORED, Renewed.RESTORED)
+    assert isinstance(short, StoreUnavailable)
+
+
 def test_a_record_of_another_version_is_no_duplicate(
     store: RedisStore, server: redis.Redis, key: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
+from singleflight.stores import open_store
 from tests.integration import worker_app
 from tests.support.bodylog import VARIABLE, BodyLog, Run, of_key
 from tests.support.nodes import WorkerContainer
@@ -156,6 +157,15 @@ class Rig:
         record = self.record_of(run)
         alive = int(record.get("expires_ms", 0)) > time.time() * 1000
         return record.get("run") == run and record.get("held") == "1" and alive
+
+    def evict(self, run: str) -> None:
+        """Take a run's lease away from it, as an operator may."""
+        key = next(key for key, record in self.records().items() if record.get("run") == run)
+        store = open_store(self.store.url)
+        try:
+            assert store.evict(key)
+        finally:
+            store.close()
 
     def endless_keys(self) -> list[str]:
         """Return keys of the store that would stay for ever."""

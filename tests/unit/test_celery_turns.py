@@ -14,10 +14,13 @@ from singleflight.celery import install
 from singleflight.celery.delivery import Delivery
 from singleflight.celery.gate import decide
 from singleflight.decisions import Defer, Skip
+from singleflight.errors import StoreUnavailable
 from singleflight.lease import Busy, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.core import Core
 
 OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
 
@@ -67,6 +70,28 @@ def test_only_what_must_run_asks_for_a_turn(
     request = runtime.request(task, runtime.policy(task), delivery)
 
     assert (request.wait > 0, request.first) == (wait, first)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "redelivered", "keeps"), [(0, False, False), (0, True, True), (1, False, True)]
+)
+def test_a_copy_whose_claim_got_no_answer_keeps_the_window_of_its_run(
+    app: Celery, core: Core, attempt: int, redelivered: bool, keeps: bool
+) -> None:
+    """Only a run that cannot have begun gives its window back when its claim is taken back."""
+    app.task(shared=False, name="turns.windowed", singleton=Singleton(window=3600))(nothing)
+    task = app.tasks["turns.windowed"]
+    delivery = Delivery("run", attempt, "token", (), {}, redelivered=redelivered)
+    request = app.singleflight.request(task, app.singleflight.policy(task), delivery)
+    core.store.deafen()
+    with pytest.raises(StoreUnavailable):
+        core.leases.claim(request)
+    core.store.mend()
+    core.pass_time(1)
+
+    record = core.store.record(request.key)
+    assert not record.held
+    assert (record.started_ms > 0) == keeps
 
 
 @pytest.mark.parametrize(("slot", "met"), [(None, None), ("key", "next")])

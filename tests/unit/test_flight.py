@@ -61,6 +61,20 @@ def test_a_claim_whose_request_got_no_answer_is_taken_back(core: Core) -> None:
     assert core.store.record(request.key).started_ms == 0  # its window is given back as well
 
 
+def test_taking_back_the_claim_of_a_run_that_may_have_begun_keeps_its_window(core: Core) -> None:
+    """A run that comes back may have started before, and no other may start so soon after that."""
+    request = core.request(window=3600.0, returning=True)
+    core.store.deafen()
+    with pytest.raises(StoreUnavailable):
+        core.leases.claim(request)
+    started = core.store.record(request.key).started_ms
+    core.store.mend()
+    core.pass_time(1)
+
+    record = core.store.record(request.key)
+    assert (record.held, record.started_ms) == (False, started)
+
+
 def test_a_claim_that_is_interrupted_between_request_and_reply_is_taken_back(core: Core) -> None:
     """A time limit strikes: the caller sees it, and the key is free soon."""
     request = core.request(ttl=3600.0)
