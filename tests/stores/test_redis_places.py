@@ -596,7 +596,7 @@ def test_an_unknown_certificate_is_permanent(tls: TlsServer, tmp_path: Path, key
         ("redis://a/nightly", "'nightly' in the URL .* is no number"),
         ("rediss://a:1//x?db=3", "'x' in the URL .* is no number"),
         ("redis+sentinel://a:26379", "not whose primary"),
-        ("redis+sentinel://a/leases?sentinel_pasword=x", "pasword='x' is not an option"),
+        ("redis+sentinel://a/leases?sentinel_pasword=x", "pasword is not an option"),
         ("redis://a?min_replicas=some", "min_replicas='some' must be a whole number"),
     ],
 )

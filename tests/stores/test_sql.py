@@ -304,18 +304,15 @@ def test_a_grant_whose_answer_was_lost_is_recognised(
         url = running.url.replace(str(running.port), str(proxy.port))
         with opened(url, timeout=10) as store, opened(running.url) as witness:
             ran(store, f"{key}1", "warm up")
-            proxy.delay = 0.2
-            losing = threading.Thread(
-                target=lambda: (time.sleep(0.5), setattr(proxy, "mode", Mode.DROP_REPLIES))
-            )
-            losing.start()
+            proxy.delay = 0.5
             answers: list[Granted] = []
             asking = threading.Thread(target=lambda: answers.append(granted(store, key, "a")))
             asking.start()
             deadline = time.monotonic() + 20
             while witness.peek(key) is None and time.monotonic() < deadline:
                 time.sleep(0.02)
-            losing.join()
+            proxy.mode = Mode.DROP_REPLIES  # the write has arrived, and its answer is half a second late
+            time.sleep(1)
             proxy.reset()
             proxy.mode, proxy.delay = Mode.PASS, 0
             asking.join(20)

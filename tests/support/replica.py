@@ -105,9 +105,8 @@ class Replica:
         runtime = app.singleflight
         if not runtime.enabled:
             return
-        self.scheduler._ticks = Ticks(
-            runtime.leases, runtime.prefix, ttl=float(settings.get("singleflight_beat_ttl", 5)), clock=clock
-        )
+        ttl = self.scheduler._ticks._ttl
+        self.scheduler._ticks = Ticks(runtime.leases, runtime.prefix, ttl=ttl, clock=clock)
 
     def run(self) -> float:
         """Tick as Celery's loop does, until it would sleep; return for how long."""
