@@ -169,7 +169,7 @@ class SharedTicks(Scheduler):
                 self._fail(entry, claimed.lease)
             raise
         self._confirm(entry, claimed)
-        if advance:  # only now: should we die before, an entry in a database is still due for the others
+        if advance and not self._closed:  # only now: should we die before, an entry in a database is still due for the others
             self.reserve(entry)
         return result
 
@@ -191,6 +191,8 @@ class SharedTicks(Scheduler):
     def _fail(self, entry: Any, lease: Lease) -> None:
         """Have a tick that was not sent come back: elsewhere at once, here after a rest."""
         give_back(lease)
+        if self._closed:
+            return  # and so is a schedule that is kept in a file
         _, rest = self._failing.get(entry.name, (0.0, 0.5))
         rest = min(2 * rest, LONGEST_REST)
         self._failing[entry.name] = monotonic() + rest, rest

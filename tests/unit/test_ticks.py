@@ -172,6 +172,34 @@ def test_a_stop_that_a_driver_swallows_is_obeyed_at_the_next_tick() -> None:
     assert place.times("one") == [pytest.approx(1.0, abs=0.3)]
 
 
+@pytest.mark.parametrize("raised", [SystemExit, ConnectionError, None])
+def test_a_stop_while_publishing_touches_no_schedule_that_is_closed(
+    raised: type[BaseException] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A schedule in a file is closed before the loop ends; what it says then is not in the stop's way."""
+
+    class Shelved(Recorder):
+        def get_schedule(self) -> Any:
+            if self._closed:
+                raise ValueError("invalid operation on closed shelf")
+            return self.data
+
+        schedule = property(get_schedule, Recorder.set_schedule)
+
+        def send_task(self, *args: Any, **options: Any) -> None:
+            self.close()
+            if raised is not None:
+                raise raised("told to stop")
+            super().send_task(*args, **options)
+
+    place = Place({"one": 1.0})
+    place.start(wrapped=Shelved)
+    with pytest.raises(SystemExit):
+        place.run(seconds=3)
+
+    assert "closed shelf" not in caplog.text
+
+
 def test_a_task_that_refuses_duplicates_has_had_its_tick() -> None:
     """A Conflict while publishing is an answer, not a failure: the tick is not tried again."""
     tried = []
