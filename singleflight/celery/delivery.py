@@ -23,9 +23,12 @@ NESTING = 1 << 16
 """`Task.replace` keeps the task id and starts the retries anew: each replacement counts for this many."""
 
 
-def may_come_back(task: Task) -> bool:
-    """Return whether a message whose run has failed is rejected: a dead-letter queue may send it again."""
-    acks = getattr(task, "acks_on_failure", None)  # Celery 5.7 and later
+def may_come_back(task: Task, *, timeout: bool = False) -> bool:
+    """Return whether a message whose run has failed is rejected: a dead-letter queue may send it again.
+
+    ``timeout`` is for a run that was killed at its hard time limit.
+    """
+    acks = getattr(task, "acks_on_timeout" if timeout else "acks_on_failure", None)  # Celery 5.7 and later
     return bool(task.acks_late and not (task.acks_on_failure_or_timeout if acks is None else acks))
 
 

@@ -69,7 +69,8 @@ class SingletonRequest(Behind):
                 self.id, error, request=self._context, store_result=self.store_errors
             )
         if isinstance(error, DEATHS):
-            self._singleflight_release(grace=GRACE if isinstance(error, TimeLimitExceeded) else 0)
+            timeout = isinstance(error, TimeLimitExceeded)
+            self._singleflight_release(grace=GRACE if timeout else 0, timeout=timeout)
         elif isinstance(error, Ended):
             self._singleflight_announce(error)
         return result
@@ -89,7 +90,7 @@ class SingletonRequest(Behind):
         """Shorten the lease of a child that has met its hard time limit and is about to be killed."""
         super().on_timeout(soft, timeout)
         if not soft:
-            self._singleflight_release(grace=GRACE)
+            self._singleflight_release(grace=GRACE, timeout=True)
 
     def _announce_revoked(self, reason: str, terminated: Any, signum: Any, expired: Any) -> None:
         super()._announce_revoked(reason, terminated, signum, expired)
@@ -99,14 +100,14 @@ class SingletonRequest(Behind):
             self._singleflight_release(grace=GRACE)
         # On any other signal the body may take its time to clean up; the lease is its own until it is dead.
 
-    def _singleflight_release(self, *, grace: float) -> None:
+    def _singleflight_release(self, *, grace: float, timeout: bool = False) -> None:
         """Release in the keeper's thread: the event loop must not wait for a store."""
         if self.worker_pid in (None, os.getpid()):
             return  # never started, or a pool without processes: the body itself gives back
         # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
         back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
         outcome = Outcome.CANCELLED if self._already_revoked else Outcome.FAILED
-        if back or (outcome is Outcome.FAILED and may_come_back(self.task)):
+        if back or (outcome is Outcome.FAILED and may_come_back(self.task, timeout=timeout)):
             outcome = Outcome.REQUEUED
         _delivery, request = self._singleflight_asked()
         if request is not None:
