@@ -31,6 +31,8 @@ from singleflight.stores.redis_scripts import (
     Script,
     busy_of,
     record_of,
+    renewal_words,
+    unanswered,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ class RedisStore:
 
     def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
         line = self._line(f"renewals, {timeout} s", timeout)
-        commands = [(1, one.key, *self._arguments(*_of_renewal(one))) for one in renewals]
+        commands = [(1, one.key, *self._arguments(*renewal_words(one))) for one in renewals]
         with self._translating(line, renewals[0].key):
             answers = line.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])
             forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
@@ -144,7 +146,7 @@ class RedisStore:
                 again = line.run_all([("EVAL", RENEW.text, *commands[i]) for i in forgotten])
                 for i, answer in zip(forgotten, again, strict=True):
                     answers[i] = answer
-            if all(_failed(answer) for answer in answers):
+            if all(unanswered(answer) for answer in answers):
                 raise answers[0]
         return [self._renewed(answer, one.key) for answer, one in zip(answers, renewals, strict=True)]
 
@@ -262,7 +264,7 @@ class RedisStore:
                 return script.run(line, key, arguments)
 
     def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
-        if _failed(answer):
+        if unanswered(answer):
             return translated(answer, self._place.address, key)
         return Renewed.LOST if isinstance(answer, Exception) else Renewed(answer.decode())
 
@@ -292,15 +294,3 @@ class RedisStore:
             # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
             self._lines = {purpose: made for purpose, made in self._lines.items() if made[2] is not line}
             raise
-
-
-def _of_renewal(one: Renewal) -> tuple[str | int, ...]:
-    return (
-        one.run_id, one.attempt, one.token, one.fence, one.ttl_ms,
-        one.started_ms, one.opens_ms, one.age_ms, one.holder,
-    )  # fmt: skip
-
-
-def _failed(answer: Any) -> bool:
-    """Return whether a renewal was not answered; a record that is not ours is an answer."""
-    return isinstance(answer, Exception) and code_of(answer) not in ("RECORDVERSION", "WRONGTYPE")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.stores.base import Record, Run
-from singleflight.stores.redis_errors import driver
+from singleflight.stores.redis_errors import code_of, driver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from singleflight.stores.base import Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
 
 
@@ -73,3 +74,16 @@ def record_of(text: bytes) -> Record:
         runs=runs,
         **found,
     )
+
+
+def renewal_words(one: Renewal) -> tuple[str | int, ...]:
+    """Return a renewal as its script takes it."""
+    return (
+        one.run_id, one.attempt, one.token, one.fence, one.ttl_ms,
+        one.started_ms, one.opens_ms, one.age_ms, one.holder,
+    )  # fmt: skip
+
+
+def unanswered(answer: Any) -> bool:
+    """Return whether a renewal was not answered; a record that is not ours is an answer."""
+    return isinstance(answer, Exception) and code_of(answer) not in ("RECORDVERSION", "WRONGTYPE")

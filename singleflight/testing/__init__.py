@@ -8,6 +8,7 @@ pytest.register_assert_rewrite(
     "singleflight.testing.contract_claim",
     "singleflight.testing.contract_inspect",
     "singleflight.testing.contract_keep",
+    "singleflight.testing.contract_runs",
     "singleflight.testing.contract_slot",
 )
 

@@ -14,13 +14,14 @@ from singleflight.testing.clock import RealClock
 from singleflight.testing.contract_claim import ClaimRules
 from singleflight.testing.contract_inspect import InspectRules
 from singleflight.testing.contract_keep import KeepRules, LifeRules
+from singleflight.testing.contract_runs import RunRules
 from singleflight.testing.contract_slot import SlotRules
 
 if TYPE_CHECKING:
     from singleflight.testing.clock import FakeClock
 
 
-class StoreContract(ClaimRules, KeepRules, LifeRules, SlotRules, InspectRules):
+class StoreContract(ClaimRules, RunRules, KeepRules, LifeRules, SlotRules, InspectRules):
     """Subclass it, give it a ``store`` fixture and a way to `lose` a record, and run pytest.
 
     ```python
