@@ -94,22 +94,32 @@ def test_replicas_of_any_scheduler_send_each_tick_once(
     assert all("Traceback" not in beat.log() for beat in replicas.beats)
 
 
+DJANGO = (
+    "import django; django.setup()\nfrom django_celery_beat.models import IntervalSchedule, PeriodicTask\n"
+)
+
+
+def in_django(replicas: Replicas, code: str) -> None:
+    """Run code that changes the schedule in the replicas' database."""
+    env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
+    subprocess.run(
+        [sys.executable, "-c", DJANGO + code], env=env, cwd=replicas.folder, check=True, timeout=60
+    )
+
+
 def test_an_entry_that_is_to_be_sent_once_in_django_is_sent_once(replicas: Replicas) -> None:
     """A one-off entry of django-celery-beat, which each replica counts for itself, is sent by one of them."""
     django(replicas)
     replicas.schedule = {}
     for _ in range(2):
         replicas.start()
-    create = (
-        "import django; django.setup()\n"
-        "from django_celery_beat.models import IntervalSchedule, PeriodicTask\n"
+    in_django(
+        replicas,
         "every, _ = IntervalSchedule.objects.get_or_create(every=1, period='seconds')\n"
         "given = dict(interval=every, task='t')\n"
         "PeriodicTask.objects.create(name='once', args='[\"once\"]', one_off=True, **given)\n"
-        "PeriodicTask.objects.create(name='often', args='[\"often\"]', **given)\n"
+        "PeriodicTask.objects.create(name='often', args='[\"often\"]', **given)\n",
     )
-    env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
-    subprocess.run([sys.executable, "-c", create], env=env, cwd=replicas.folder, check=True, timeout=60)
     until(lambda: sent(replicas, "often") >= 6, what="ticks of the other entry")
     replicas.stop()
 
@@ -123,30 +133,22 @@ def test_an_entry_that_is_added_changed_and_removed_in_django_is_followed(replic
     for _ in range(2):
         replicas.start()
     create = (
-        "from django_celery_beat.models import IntervalSchedule, PeriodicTask\n"
         "every, _ = IntervalSchedule.objects.get_or_create(every={}, period='seconds')\n"
         "given = dict(interval=every, task='t', args='[\"late\"]')\n"
         "task, _ = PeriodicTask.objects.get_or_create(name='late', defaults=given)\n"
         "task.interval = every; task.enabled = {}; task.save()\n"
     )
-    script = "import django; django.setup()\n{}"
 
-    def change(every: int, *, enabled: bool) -> None:
-        env = {**os.environ, **import_path(replicas.folder), **replicas.environment}
-        code = script.format(create.format(every, enabled))
-        subprocess.run([sys.executable, "-c", code], env=env, cwd=replicas.folder, check=True, timeout=60)
+    def seen(times: int) -> bool:
+        return all(beat.log().count("Schedule changed") >= times for beat in replicas.beats)
 
-    change(1, enabled=True)
+    in_django(replicas, create.format(1, True))
     until(lambda: sent(replicas, "late") >= 3, what="ticks of the new entry")
-    change(3600, enabled=True)
-    until(
-        lambda: all(beat.log().count("Schedule changed") >= 2 for beat in replicas.beats), what="the change"
-    )
+    in_django(replicas, create.format(3600, True))
+    until(lambda: seen(2), what="the change")
     slowed = sent(replicas, "late")
-    change(1, enabled=False)
-    until(
-        lambda: all(beat.log().count("Schedule changed") >= 3 for beat in replicas.beats), what="the change"
-    )
+    in_django(replicas, create.format(1, False))
+    until(lambda: seen(3), what="the change")
     replicas.stop()
 
     assert sent(replicas, "late") == slowed
