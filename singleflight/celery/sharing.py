@@ -169,7 +169,8 @@ class SharedTicks(Scheduler):
                 self._fail(entry, claimed.lease)
             raise
         self._confirm(entry, claimed)
-        if advance and not self._closed:  # only now: should we die before, an entry in a database is still due for the others
+        # Only now: should we die before, an entry in a database is still due for the others.
+        if advance and not self._closed:
             self.reserve(entry)
         return result
 

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import VERSION, Celery
 
 from singleflight import Singleton
 from singleflight.carried import Carried
 from singleflight.celery import install
-from singleflight.celery.delivery import Delivery
+from singleflight.celery.delivery import Delivery, may_come_back
 from singleflight.celery.gate import decide
 from singleflight.decisions import Defer, Skip
 from singleflight.errors import StoreUnavailable
@@ -106,3 +106,26 @@ def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: 
 
     assert isinstance(step, Skip if met is None else Defer)
     assert carried.joins == met
+
+
+@pytest.mark.parametrize(
+    ("settings", "failed", "timed_out"),
+    [
+        ({}, False, False),
+        ({"acks_late": True}, False, False),
+        ({"acks_late": True, "acks_on_failure_or_timeout": False}, True, True),
+        ({"acks_late": False, "acks_on_failure_or_timeout": False}, False, False),
+        pytest.param(
+            *({"acks_late": True, "acks_on_failure": False, "acks_on_timeout": True}, True, False),
+            marks=pytest.mark.skipif(VERSION < (5, 7), reason="Celery tells the two apart since 5.7"),
+        ),
+    ],
+)
+def test_a_failed_run_may_come_back_where_its_message_is_rejected(
+    app: Celery, settings: dict[str, bool], failed: bool, timed_out: bool
+) -> None:
+    """Only an acknowledged message is gone for good; failures and time limits may differ in that."""
+    app.task(shared=False, name="turns.rejected", singleton=True, **settings)(nothing)
+    task = app.tasks["turns.rejected"]
+
+    assert (may_come_back(task), may_come_back(task, timeout=True)) == (failed, timed_out)
