@@ -290,7 +290,7 @@ def test_celery_runs_what_a_dead_letter_queue_sends_again(rabbit: RabbitServer, 
         with rig.app.connection_for_write() as connection:
             for queue in rig.app.amqp.queues.values():
                 queue(connection.default_channel).declare()
-        rig.start(1, concurrency=1, args=["-Q", "mortal"])
+        rig.start(1, name="mortal", concurrency=1, args=["-Q", "mortal"])
         result = rig.send("late", "mortal", {"queue": "mortal"}, then="fail-once")
         # A result that has seen a failure does not look again.
         until(lambda: rig.app.AsyncResult(result.id).state == "SUCCESS", 60, "its success")
