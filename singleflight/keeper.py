@@ -97,7 +97,12 @@ class Keeper:
             if not isinstance(kept, Kept):
                 return False
             parting = self._part(kept, release, hands_off)
-        ours = self._attempt(parting)
+        try:
+            ours = self._attempt(parting)
+        except BaseException:
+            # The keeper's thread may sleep for longer than anybody wants to wait for the key.
+            self._errands.rouse(parting.due)
+            raise
         if ours is None:
             parting.due = self.clock() + RETRY
             self._errands.rouse(parting.due)

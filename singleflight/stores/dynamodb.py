@@ -157,6 +157,7 @@ class DynamoStore(DecidingStore):
 
     def _with_item(self, key: str, work: Callable[[Item | None], Answer]) -> Answer:
         """Read an item and work on it, again with a newer one if somebody came between."""
+        self._client()  # a process's first one takes long to make, at no cost to the tries
         deadline = monotonic() + self.timeout
         most = 0.01
         newer: Item | None = None

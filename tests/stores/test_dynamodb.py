@@ -221,6 +221,7 @@ def test_a_claim_whose_answer_was_lost_is_recognised(
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "ThrottlingException"])
 def test_throttling_is_waited_out(hindered: DynamoStore, refusals: Refusals, key: str, code: str) -> None:
     """Requests that are throttled a few times succeed in the end, and nobody hears of it."""
+    hindered.timeout = 10  # so that a busy machine cannot be taken for endless throttling
     refusals.refuse(code, 3)
 
     granted(hindered, key, "a")

@@ -650,6 +650,26 @@ def test_the_first_failed_release_of_an_idle_keeper_is_tried_again_soon(threaded
     assert threaded.store.record(lease.key).outcome == Outcome.FINISHED
 
 
+def test_the_first_struck_release_of_an_idle_keeper_is_tried_again_soon(
+    threaded: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time limit inside the request does not leave the key held for as long as an idle keeper sleeps."""
+    monkeypatch.setattr(watch, "IDLE", 60.0)
+    lease = threaded.claim(ttl=180.0)
+    until(lambda: threaded.keeper._errands._next < math.inf, 10, "the keeper to be asleep")
+
+    def strike(_operation: str) -> None:
+        threaded.store.mend()
+        raise StruckSoftly
+
+    threaded.store.before = strike
+    with pytest.raises(StruckSoftly):
+        lease.release()
+
+    until(lambda: not _held(threaded.store, lease.key), 15, "the release")
+    assert threaded.store.record(lease.key).outcome == Outcome.FINISHED
+
+
 @pytest.mark.parametrize("error", [SystemExit, RuntimeError, KeyboardInterrupt])
 def test_nothing_that_a_listener_raises_ends_the_threads(
     threaded: Core, error: type[BaseException], caplog: pytest.LogCaptureFixture
