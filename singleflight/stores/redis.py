@@ -1,4 +1,4 @@
-"""Leases in Redis (6.2 or newer) or Valkey: one JSON text per key, changed by scripts that run alone.
+"""Leases in Redis (6.2 or newer) or Valkey: one packed string per key, changed by scripts that run alone.
 
 The record's fields are listed in ``lua/prelude.lua``. Every operation is one round trip:
 1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script. A `Line` knows
@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
-from singleflight.lease import Granted
-from singleflight.stores.base import REMEMBER, Look, Renewed
+from singleflight.stores.base import REMEMBER, Renewed
 from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
 from singleflight.stores.redis_places import commands_of, place_from_client, place_from_url
 from singleflight.stores.redis_scripts import (
@@ -29,9 +28,10 @@ from singleflight.stores.redis_scripts import (
     RENEW,
     UNQUEUE,
     Script,
+    answer_of,
     busy_of,
-    record_of,
-    renewal_words,
+    look_of,
+    numbers,
     unanswered,
 )
 
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
-    from singleflight.lease import Busy
-    from singleflight.stores.base import Claim, Release, Renewal
+    from singleflight.lease import Busy, Granted
+    from singleflight.stores.base import Claim, Look, Release, Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
     from singleflight.stores.redis_places import Place
+    from singleflight.stores.redis_wire import Word
 
     Answer = TypeVar("Answer")
     Question = Callable[[Any], Answer]
@@ -88,24 +89,18 @@ class RedisStore:
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
-        reply = self._ask(
-            CLAIM,
-            claim.key,
-            claim.run_id,
-            claim.attempt,
-            claim.token,
-            claim.ttl_ms,
-            claim.window_ms,
-            claim.holder,
-            "" if claim.after is None else f"={claim.after}",
-            claim.wait_ms,
-            int(claim.first),
-            int(claim.listens),
+        return answer_of(
+            self._ask(
+                CLAIM,
+                claim.key,
+                (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.first, claim.listens),
+                claim.attempt,
+                claim.run_id,
+                claim.token,
+                claim.holder,
+                "" if claim.after is None else f"={claim.after}",
+            )
         )
-        if reply[0] == 0:
-            return busy_of(reply)
-        _, fence, took_over, started_ms, opens_ms = reply
-        return Granted(fence, bool(took_over), started_ms, opens_ms)
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`.
@@ -138,7 +133,7 @@ class RedisStore:
 
     def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
         line = self._line(f"renewals, {timeout} s", timeout)
-        commands = [(1, one.key, *self._arguments(*renewal_words(one))) for one in renewals]
+        commands = [(1, one.key, *self._renewal(one)) for one in renewals]
         with self._translating(line, renewals[0].key):
             answers = line.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])
             forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
@@ -156,36 +151,30 @@ class RedisStore:
             self._ask(
                 RELEASE,
                 release.key,
-                release.run_id,
+                (release.grace_ms, release.again_ms, release.began),
                 release.attempt,
+                release.run_id,
                 release.token,
                 release.outcome,
-                release.grace_ms,
-                release.again_ms,
-                int(release.began),
             )
         )
 
     def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
         """See `Store.queue`."""
-        reply = self._ask(QUEUE, key, run_id, ttl_ms, int(running_too))
-        return None if reply[0] else busy_of(reply)
+        reply = self._ask(QUEUE, key, (ttl_ms, running_too), run_id)
+        return busy_of(reply) if reply else None
 
     def unqueue(self, key: str, run_id: str) -> bool:
         """See `Store.unqueue`."""
-        return bool(self._ask(UNQUEUE, key, run_id))
+        return bool(self._ask(UNQUEUE, key, (), run_id))
 
     def evict(self, key: str) -> bool:
         """See `Store.evict`."""
-        return bool(self._ask(EVICT, key))
+        return bool(self._ask(EVICT, key, ()))
 
     def peek(self, key: str) -> Look | None:
         """See `Store.peek`."""
-        reply = self._ask(PEEK, key)
-        if not reply:
-            return None
-        now_ms, remaining_ms, text = reply
-        return Look(record_of(text), now_ms, remaining_ms)
+        return look_of(self._ask(PEEK, key, ()))
 
     def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
         """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
@@ -243,17 +232,21 @@ class RedisStore:
             if pid == os.getpid():
                 line.close()
 
-    def _test_clock(self) -> str:
-        """Microseconds of another clock; always empty but in tests."""
-        return ""
+    def _test_clock(self) -> int:
+        """Microseconds of another clock; always 0 but in tests."""
+        return 0
 
-    def _arguments(self, *own: str | int) -> tuple[str | int, ...]:
-        return (round(self.remember * 1000), self._test_clock(), *own)
+    def _numbers(self, *own: int) -> bytes:
+        return numbers(round(self.remember * 1000), self._test_clock(), *own)
 
-    def _ask(self, script: Script, key: str, *own: str | int) -> Any:
+    def _renewal(self, one: Renewal) -> tuple[Word, ...]:
+        own = self._numbers(one.ttl_ms, one.fence, one.started_ms, one.opens_ms, one.age_ms)
+        return (own, one.attempt, one.run_id, one.token, one.holder)
+
+    def _ask(self, script: Script, key: str, own: Sequence[int], *words: str | int) -> Any:
         # Half the time for each of two tries, so that both together keep the caller's timeout.
         line = self._line("requests", self.timeout / 2)
-        arguments = self._arguments(*own)
+        arguments = (self._numbers(*own), *words)
         with self._translating(line, key):
             try:
                 return script.run(line, key, arguments)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import struct
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from singleflight.lease import Busy, Holder, Reason
-from singleflight.stores.base import Record, Run
+from singleflight.lease import Busy, Granted, Holder, Reason
+from singleflight.stores.base import Look, Record, Run
 from singleflight.stores.redis_errors import code_of, driver
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from singleflight.stores.base import Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
+    from singleflight.stores.redis_wire import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ class Script:
     sha: str
 
     @classmethod
-    def load(cls, operation: str) -> Script:
-        """Read ``lua/<operation>.lua`` with the prelude before it."""
+    def load(cls, *parts: str) -> Script:
+        """Read the files in ``lua/`` of which it consists, the operation last."""
         folder = resources.files("singleflight.stores") / "lua"
-        text = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in ("prelude", operation))
+        text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", *parts))
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[str | int]) -> Any:
+    def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[Word]) -> Any:
         """Run it on one key; a grant counts only once it is as safe as was asked for."""
         try:
             return line.run(("EVALSHA", self.sha, 1, key, *arguments), sure=self is CLAIM)
@@ -41,47 +42,83 @@ class Script:
             return line.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
 
 
-CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
-    Script.load, ("claim", "renew", "release", "queue", "unqueue", "evict", "peek")
-)
+CLAIM = Script.load("runs", "busy", "line", "claim")
+RENEW = Script.load("runs", "renew")
+RELEASE = Script.load("runs", "line", "release")
+QUEUE = Script.load("runs", "busy", "queue")
+UNQUEUE = Script.load("line", "unqueue")
+EVICT = Script.load("line", "evict")
+PEEK = Script.load("peek")
+
+_GRANT = struct.Struct(">Bddd")
+
+
+def numbers(*values: float) -> bytes:
+    """Return all numbers that a script is given as the one word that it takes."""
+    return struct.pack(f">{len(values)}d", *values)
+
+
+def answer_of(reply: bytes | Sequence[Any]) -> Granted | Busy:
+    """Return what a claim was told."""
+    if not isinstance(reply, bytes):
+        return busy_of(reply)
+    took_over, fence, started_ms, opens_ms = _GRANT.unpack(reply)
+    return Granted(int(fence), bool(took_over), int(started_ms), int(opens_ms))
 
 
 def busy_of(reply: Sequence[Any]) -> Busy:
     """Return what a refusal says."""
-    _, reason, run_id, retry_ms, holder, started_ms, resumed, waiting, ended = reply
+    reason, run_id, retry_ms, holder, started_ms, resumed, waiting, ended = reply
     return Busy(
         Reason(reason.decode()),
-        run_id.decode(errors="replace"),
+        _text(run_id),
         retry_ms / 1000,
-        holder=Holder.decode(holder.decode(errors="replace")),
+        holder=Holder.decode(_text(holder)),
         since=started_ms / 1000 if started_ms else None,
         resumed=bool(resumed),
-        waiting=waiting.decode(errors="replace"),
+        waiting=_text(waiting),
         ended=bool(ended),
     )
 
 
-def record_of(text: bytes) -> Record:
-    """Return a record as it lies in the server."""
-    found = json.loads(text.decode(errors="replace"))
-    del found["v"]
-    runs = tuple(Run(run, attempt, bool(ended)) for run, attempt, ended in found.pop("runs", ()))
-    return Record(
-        run_id=found.pop("run", ""),
-        fence=int(found.pop("fence", 0)),
-        held=bool(found.pop("held", 0)),
-        first=bool(found.pop("first", 0)),
+def look_of(reply: Sequence[Any]) -> Look | None:
+    """Return what PEEK has found."""
+    if not reply:
+        return None
+    now_ms, remaining_ms, *fields = reply
+    names, values = map(bytes.decode, fields[::2]), fields[1::2]
+    found = dict(zip(names, values, strict=True))
+    runs = tuple(map(_run_of, found["runs"].split(b"\xff")[1:]))
+    record = Record(
+        token=_text(found["token"]),
+        run_id=_text(found["run"]),
+        fence=found["fence"],
+        held=bool(found["held"]),
+        expires_ms=found["expires_ms"],
+        ttl_ms=found["ttl_ms"],
+        started_ms=found["started_ms"],
+        opens_ms=found["opens_ms"],
+        outcome=_text(found["outcome"]),
+        holder=_text(found["holder"]),
         runs=runs,
-        **found,
+        slot=_text(found["slot"]),
+        slot_expires_ms=found["slot_expires_ms"],
+        first=bool(found["first"]),
+        refused=found["refused"],
+        refused_ms=found["refused_ms"],
+        refused_reason=_text(found["refused_reason"]),
     )
+    return Look(record, now_ms, remaining_ms)
 
 
-def renewal_words(one: Renewal) -> tuple[str | int, ...]:
-    """Return a renewal as its script takes it."""
-    return (
-        one.run_id, one.attempt, one.token, one.fence, one.ttl_ms,
-        one.started_ms, one.opens_ms, one.age_ms, one.holder,
-    )  # fmt: skip
+def _run_of(entry: bytes) -> Run:
+    """Return a run as lua/runs.lua has written it."""
+    run_id, _, rest = entry.partition(b"\xfe")
+    return Run(_text(run_id), int(rest[1:]), ended=rest[:1] == b"1")
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
 
 
 def unanswered(answer: Any) -> bool:

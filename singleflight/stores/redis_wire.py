@@ -15,7 +15,8 @@ from singleflight.stores.redis_errors import driver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Command = Sequence[str | int]
+    Word = str | int | bytes
+    Command = Sequence[Word]
 
 
 def ask(pool: Any, command: Command) -> Any:
@@ -51,7 +52,10 @@ def packed(command: Command) -> bytes:
     """Return a command as it goes over the wire."""
     parts = [b"*%d\r\n" % len(command)]
     for word in command:
-        data = word.encode("utf-8", "surrogateescape") if isinstance(word, str) else b"%d" % word
+        if isinstance(word, str):
+            data = word.encode("utf-8", "surrogatepass")  # UTF-8 at any price, see lua/runs.lua
+        else:
+            data = b"%d" % word if isinstance(word, int) else word
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
 

@@ -117,7 +117,7 @@ def test_a_lost_lease_is_a_signal(rig: Rig) -> None:
     gate = rig.folder / "lost"
     result = rig.send("probe", "lost", gate=str(gate))
     rig.wait_start("lost")
-    (key,) = [key for key, record in rig.records().items() if record.get("run") == result.id]
+    (key,) = [key for key, record in rig.records().items() if record.run_id == result.id]
     rig.app.singleflight.leases.store.evict(key)
     until(
         lambda: (

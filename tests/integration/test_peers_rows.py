@@ -201,9 +201,9 @@ def test_a_run_may_take_longer_than_its_ttl(rig: Rig) -> None:
     gate = rig.folder / "renewed"
     first = rig.send("probe", "renewed", gate=str(gate))
     rig.wait_start("renewed")
-    ends = int(rig.record_of(first.id)["expires_ms"])
+    ends = rig.record_of(first.id).expires_ms
     until(
-        lambda: int(rig.record_of(first.id)["expires_ms"]) > ends + 2 * TTL * 1000, 60, "renewals of two ttls"
+        lambda: rig.record_of(first.id).expires_ms > ends + 2 * TTL * 1000, 60, "renewals of two ttls"
     )
     assert rig.held(first.id)
     second = rig.send("probe", "renewed")

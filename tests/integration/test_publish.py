@@ -21,11 +21,12 @@ from singleflight import ConfigurationError, Conflict, Event, Singleton
 from singleflight.celery.publish import SingletonResult
 from singleflight.events import Kind
 from singleflight.lease import Reason
+from singleflight.stores.base import Record
 from tests.integration import publish_app, worker_app
 from tests.support.bodylog import overlaps
 from tests.support.child import Child
 from tests.support.commands import celery_command, import_path
-from tests.support.rig import Rig
+from tests.support.rig import Rig, remembered
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -54,15 +55,15 @@ def publish(rig: Rig, name: str, key: str, options: dict[str, Any] | None = None
     return rig.send(name, key, options, **how)
 
 
-def record(rig: Rig, run: str) -> dict[str, str]:
-    """Return the record in which a run waits or has started."""
-    return next((r for r in rig.records().values() if r.get("slot") == run or run in r.get("runs", "")), {})
+def record(rig: Rig, run: str) -> Record:
+    """Return the record in which a run waits or has started; an empty one if there is none."""
+    return next((r for r in rig.records().values() if r.slot == run or remembered(r, run)), Record())
 
 
 def waits(rig: Rig, run: str) -> bool:
     """Whether a run has the waiting slot of its key, by the store's word."""
     found = record(rig, run)
-    return found.get("slot") == run and int(found["slot_expires_ms"]) > time.time() * 1000
+    return found.slot == run and found.slot_expires_ms > time.time() * 1000
 
 
 @pytest.mark.smoke
@@ -211,7 +212,7 @@ def test_a_planned_run_has_its_place_until_its_moment(rig: Rig) -> None:
     """An ETA of two ttl: one message, one run, and a slot that lives a minute longer than that."""
     eta = datetime.now(UTC) + timedelta(seconds=2 * publish_app.TTL)
     first = publish(rig, "once", "planned", {"eta": eta})
-    life = int(record(rig, first.id)["slot_expires_ms"]) / 1000 - time.time()
+    life = record(rig, first.id).slot_expires_ms / 1000 - time.time()
     others = [publish(rig, "once", "planned", {"countdown": 1}) for _ in range(3)]
 
     assert {other.id for other in others} == {first.id}

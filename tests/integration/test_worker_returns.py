@@ -25,18 +25,13 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         assert not rig.endless_keys()
 
 
-def final(rig: Rig, run: str) -> bool:
-    """Whether the store has it on record that a run has ended for good."""
-    return f'["{run}",1073741824,1]' in rig.record_of(run).get("runs", "")
-
-
 def test_an_immediate_retry_waits_for_its_own_release_only(rig: Rig) -> None:
     """Published before its own lease is free, retry(countdown=0) waits briefly; each attempt runs once."""
     result = rig.send("probe", "retry", LONG, then="retry")
 
     assert result.get(timeout=20) == result.id
     assert [run.attempt for run in rig.runs("retry")] == [0, 1, 2]
-    until(lambda: final(rig, result.id), 5, "the final release")
+    until(lambda: rig.final(result.id), 5, "the final release")
 
 
 @pytest.mark.parametrize("how", ["unthrown", "swallowed"])
@@ -44,7 +39,7 @@ def test_a_retry_runs_although_the_body_that_published_it_returned(rig: Rig, how
     """After retry(throw=False), or when its exception is swallowed, the retry is no copy of an ended run."""
     key = f"retry-{how}"
     result = rig.send("probe", key, LONG, then=key)
-    until(lambda: final(rig, result.id), 30, "the final release")
+    until(lambda: rig.final(result.id), 30, "the final release")
 
     assert [(run.run, run.attempt) for run in rig.wait_start(key, 2)] == [(result.id, 0), (result.id, 1)]
     assert not rig.said(f"{result.id} dropped")
@@ -82,7 +77,7 @@ def test_a_replaced_run_goes_on_under_the_same_id(rig: Rig) -> None:
     """self.replace() with the same key neither blocks itself nor is dropped as a copy; a late copy is."""
     result = rig.send("late", "replace", LONG, then="replace")
     assert result.get(timeout=20) == result.id
-    until(lambda: final(rig, result.id), 5, "the final release")
+    until(lambda: rig.final(result.id), 5, "the final release")
     rig.send("late", "replace", {**LONG, "task_id": result.id}, then="replace")
 
     until(lambda: rig.said(f"{result.id} dropped"), 10, "the drop of the copy")

@@ -98,5 +98,5 @@ def test_a_soft_shutdown_that_suffices_ends_the_run_as_finished(rig: Rig) -> Non
 
     assert result.get(timeout=5) == result.id
     record = rig.record_of(result.id)
-    assert (record["outcome"], record.get("held")) == ("finished", None)
-    assert f'["{result.id}",1073741824,1]' in record["runs"]
+    assert (record.outcome, record.held) == ("finished", False)
+    assert rig.final(result.id)

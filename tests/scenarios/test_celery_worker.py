@@ -17,7 +17,7 @@ from singleflight import Singleton
 from tests.integration import worker_app
 from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.nodes import import_path
-from tests.support.rig import Rig
+from tests.support.rig import Rig, remembered
 from tests.support.sweep import SWEEP
 from tests.support.waiting import until
 
@@ -91,10 +91,10 @@ def test_scenario_07_a_bound_task_has_one_key_in_every_process(rig: Rig) -> None
     states = rig.states([rig.app.AsyncResult(run) for run in ids])
 
     assert set(states) <= {"SUCCESS", "REVOKED"}
-    (key,) = [key for key, record in rig.records().items() if ids[0] in record["runs"]]
+    (key,) = [key for key, record in rig.records().items() if remembered(record, ids[0])]
     assert "0x" not in key
     assert "__main__" not in key
-    assert ids[1] in rig.records()[key]["runs"] or states[1] == "REVOKED"
+    assert remembered(rig.records()[key], ids[1]) or states[1] == "REVOKED"
 
 
 SCRIPT = """
@@ -191,7 +191,7 @@ def test_scenario_71_a_run_revoked_while_it_is_deferred_frees_the_waiting_slot(r
     until(lambda: rig.said(f"{waiting.id} deferred"), 10, "the wait of the second run")
     rig.app.control.revoke(waiting.id)
     assert rig.states([waiting]) == ["REVOKED"]
-    until(lambda: rig.record_of(first.id).get("slot") != waiting.id, 10, "the end of the slot")
+    until(lambda: rig.record_of(first.id).slot != waiting.id, 10, "the end of the slot")
     third = rig.send("probe", "slot", options)
     until(lambda: rig.said(f"{third.id} deferred"), 10, "the wait of the third run")
     gate.touch()

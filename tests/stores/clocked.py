@@ -17,5 +17,5 @@ class ClockedRedisStore(RedisStore):
         super().__init__(url, **options)
         self._clock = clock
 
-    def _test_clock(self) -> str:
-        return str(round(self._clock() * 1_000_000))
+    def _test_clock(self) -> int:
+        return round(self._clock() * 1_000_000)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
+import struct
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -143,7 +143,7 @@ def test_a_record_of_another_version_is_no_duplicate(
     store: RedisStore, server: redis.Redis, key: str
 ) -> None:
     """A record of an unknown version is a permanent fault for a claim, and lost for its holder alone."""
-    server.set(key, '{"v": 99, "token": "x"}')
+    server.set(key, b"sf\x63, or another layout")
 
     with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 1"):
         claim(store, key, "a")
@@ -316,14 +316,16 @@ def test_time_limits_that_strike_anywhere_use_up_no_connections(valkey: ValkeySe
 
 
 def test_the_record_reads_as_documented(store: RedisStore, server: redis.Redis, key: str) -> None:
-    """What lies in the server are the documented fields, and none that is empty."""
-    granted(store, key, "a", holder="h")
-    fields = json.loads(server.get(key))
+    """What lies in the server is what lua/prelude.lua says."""
+    grant = granted(store, key, "a", ttl_ms=60_000, holder="h")
+    raw = server.get(key)
+    mark, version, held, first, kept, ended, *numbers = struct.unpack_from(">2s5B8d", raw)
+    fence, expires, ttl, started, *rest = numbers
 
-    assert set(fields) == {
-        *("v", "token", "run", "fence", "held", "expires_ms", "ttl_ms", "started_ms", "holder", "runs")
-    }
-    assert (fields["v"], fields["runs"]) == (1, [["a", 0, 0]])
+    assert (mark, version, held, first, kept, ended) == (b"sf", 1, 1, 0, 1, 0)
+    assert (fence, expires, ttl, started) == (grant.fence, grant.started_ms + 60_000, 60_000, grant.started_ms)
+    assert rest == [0, 0, 0, 0]
+    assert raw.endswith(b"\xffa\xfe00")
 
 
 def _calls(server: redis.Redis) -> dict[str, int]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
 from singleflight.stores import open_store
+from singleflight.stores.base import INFINITE, Record
+from singleflight.stores.base import Run as Remembered
 from tests.integration import worker_app
 from tests.support.bodylog import VARIABLE, BodyLog, Run, of_key
 from tests.support.nodes import WorkerContainer
@@ -137,16 +140,20 @@ class Rig:
         """A new client of the store's server."""
         return redis.Redis.from_url(self.store.url, decode_responses=True)
 
-    def records(self) -> dict[str, dict[str, str]]:
+    def records(self) -> dict[str, Record]:
         """Return every record of the store by key."""
-        with self.store_client as client:
-            return {key: _flat(client.get(key)) for key in client.scan_iter("*", count=1000, _type="string")}
+        with self.store_client as client, closing(open_store(self.store.url)) as store:
+            keys = client.scan_iter("*", count=1000, _type="string")
+            return {key: look.record for key in keys if (look := store.peek(key))}
 
-    def record_of(self, run: str) -> dict[str, str]:
-        """Return the record that remembers a run; empty if none does."""
-        return next(
-            (r for r in self.records().values() if run in r.get("runs", "") or r.get("run") == run), {}
-        )
+    def record_of(self, run: str) -> Record:
+        """Return the record that remembers a run; an empty one if none does."""
+        records = self.records().values()
+        return next((r for r in records if r.run_id == run or remembered(r, run)), Record())
+
+    def final(self, run: str) -> bool:
+        """Whether the store has it on record that a run has ended for good."""
+        return remembered(self.record_of(run), run) == Remembered(run, INFINITE, ended=True)
 
     def said(self, text: str) -> bool:
         """Whether any worker has logged a text."""
@@ -155,17 +162,13 @@ class Rig:
     def held(self, run: str) -> bool:
         """Whether a run's lease is alive, by the store's word."""
         record = self.record_of(run)
-        alive = int(record.get("expires_ms", 0)) > time.time() * 1000
-        return record.get("run") == run and record.get("held") == "1" and alive
+        return record.run_id == run and record.held and record.expires_ms > time.time() * 1000
 
     def evict(self, run: str) -> None:
         """Take a run's lease away from it, as an operator may."""
-        key = next(key for key, record in self.records().items() if record.get("run") == run)
-        store = open_store(self.store.url)
-        try:
+        key = next(key for key, record in self.records().items() if record.run_id == run)
+        with closing(open_store(self.store.url)) as store:
             assert store.evict(key)
-        finally:
-            store.close()
 
     def endless_keys(self) -> list[str]:
         """Return keys of the store that would stay for ever."""
@@ -188,9 +191,6 @@ class Rig:
             return int(client.hlen("unacked"))
 
 
-def _flat(text: str) -> dict[str, str]:
-    """Return a record with all its fields as compact text."""
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        for name, value in json.loads(text).items()
-    }
+def remembered(record: Record, run: str) -> Remembered | None:
+    """Return what a record remembers of a run."""
+    return next((one for one in record.runs if one.run_id == run), None)

@@ -1,25 +1,25 @@
 -- claim: grant the lease, or say who is in the way.
 --
 -- KEYS[1]  the lease's key
--- ARGV[3]  run            ARGV[4]  attempt      ARGV[5]  token
--- ARGV[6]  ttl, ms        ARGV[7]  window, ms   ARGV[8]  holder
--- ARGV[9]  '', or '=' and the run to go on from
--- ARGV[10] wait, ms: 0 wants no slot            ARGV[11] 1 if that slot is a reservation
--- ARGV[12] 1 if the claimant listens
--- return   {1, fence, took over, started ms, opens ms} or busy()
+-- ARGV[1]  remember, clock, ttl in ms, window in ms, wait in ms (0 wants no slot), 1 if that slot is a
+--          reservation, 1 if the claimant listens
+-- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  holder
+-- ARGV[6]  '', or '=' and the run to go on from
+-- return   of a grant, packed: 1 if it took over, fence, started in ms, opens in ms; else busy()
 
-local run, attempt, token = ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local ttl, window, after, wait, first = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
-local listens = ARGV[12] == '1'
+local ttl, window, wait, first, listens = struct.unpack('>ddddd', ARGV[1], 17)
+local attempt, run, token, after = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[6]
+local GRANT = '>Bddd'
+listens = listens == 1
 if listens then first = 2 end
 
 if live and r.token == token then
   save()
-  return {1, tonumber(r.fence), 0, r.started_ms, r.opens_ms}
+  return struct.pack(GRANT, 0, r.fence, r.started_ms, r.opens_ms)
 end
 
-local before = seen(run)
-local done = before and (before[2] > attempt or (before[2] == attempt and before[3] == 1))
+local before, ended = seen(run)
+local done = before and (before > attempt or (before == attempt and ended == '1'))
 local resumed = not done and (attempt > 0 or before ~= nil)
 local opens = r.opens_ms
 if window > 0 and r.started_ms > 0 then opens = math.max(opens, r.started_ms + window) end
@@ -58,10 +58,9 @@ if not resumed or r.started_ms == 0 then
   r.started_ms = now
   if window > 0 then r.opens_ms = math.max(r.opens_ms, now + window) end
 end
-r.token, r.run, r.outcome, r.holder = token, run, '', ARGV[8]
-local fence = math.max(r.fence + 1, tick)
-r.fence, r.held, r.expires_ms, r.ttl_ms = whole(fence), 1, now + ttl, ttl
-mark(run, attempt, 0)
+r.token, r.run, r.outcome, r.holder = token, run, '', ARGV[5]
+r.fence, r.held, r.expires_ms, r.ttl_ms = math.max(r.fence + 1, tick), 1, now + ttl, ttl
+mark(run, ARGV[2], '0')
 if r.slot == run then fill_slot('', 0, 0) end
 if not listens then
   save(true)
@@ -76,4 +75,4 @@ else
   leave_line(run)
   if following then leave_line(following) end
 end
-return {1, fence, took_over and 1 or 0, r.started_ms, r.opens_ms}
+return struct.pack(GRANT, took_over and 1 or 0, r.fence, r.started_ms, r.opens_ms)

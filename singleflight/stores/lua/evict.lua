@@ -1,6 +1,7 @@
 -- evict: end the lease by force and leave a tombstone, so that its holder learns that it lost it.
 --
 -- KEYS[1]  the lease's key
+-- ARGV[1]  remember, clock
 -- return   1 if there was a record, else 0
 
 if missing then return 0 end

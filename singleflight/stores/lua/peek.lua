@@ -1,7 +1,13 @@
 -- peek: read the record, with its times put right, and change nothing.
 --
 -- KEYS[1]  the lease's key
--- return   {} if there is none, else {now ms, ms until it is forgotten, the record}
+-- ARGV[1]  remember, clock
+-- return   {} if there is none, else {now in ms, ms until it is forgotten, field, value, field, value, ...}
 
 if missing then return {} end
-return {now, redis.call('PTTL', KEYS[1]), cjson.encode(r)}
+local fields = {now, redis.call('PTTL', KEYS[1])}
+for name, value in pairs(r) do
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
+end
+return fields

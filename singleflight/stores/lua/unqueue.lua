@@ -1,11 +1,12 @@
 -- unqueue: clear the waiting slot if it is this run's; it waits no longer.
 --
 -- KEYS[1]  the lease's key
--- ARGV[3]  run
+-- ARGV[1]  remember, clock
+-- ARGV[2]  run
 -- return   1 if it was, else 0
 
-leave_line(ARGV[3])
-if r.slot == '' or r.slot ~= ARGV[3] then return 0 end
+leave_line(ARGV[2])
+if r.slot == '' or r.slot ~= ARGV[2] then return 0 end
 fill_slot('', 0, 0)
 local following = first_in_line(TOLD)
 save()
