@@ -42,12 +42,12 @@ class Script:
             return line.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
 
 
-CLAIM = Script.load("runs", "busy", "line", "claim")
+CLAIM = Script.load("runs", "busy", "beside", "line", "claim")
 RENEW = Script.load("runs", "renew")
-RELEASE = Script.load("runs", "line", "release")
+RELEASE = Script.load("runs", "beside", "tell", "release")
 QUEUE = Script.load("runs", "busy", "queue")
-UNQUEUE = Script.load("line", "unqueue")
-EVICT = Script.load("line", "evict")
+UNQUEUE = Script.load("beside", "line", "tell", "unqueue")
+EVICT = Script.load("beside", "tell", "evict")
 PEEK = Script.load("peek")
 
 _GRANT = struct.Struct(">Bddd")
@@ -85,10 +85,10 @@ def look_of(reply: Sequence[Any]) -> Look | None:
     """Return what PEEK has found."""
     if not reply:
         return None
-    now_ms, remaining_ms, *fields = reply
+    now_ms, remaining_ms, remembered, *fields = reply
     names, values = map(bytes.decode, fields[::2]), fields[1::2]
     found = dict(zip(names, values, strict=True))
-    runs = tuple(map(_run_of, found["runs"].split(b"\xff")[1:]))
+    runs = tuple(map(_run_of, remembered.split(b"\xff")[1:]))
     record = Record(
         token=_text(found["token"]),
         run_id=_text(found["run"]),

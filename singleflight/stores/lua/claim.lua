@@ -49,7 +49,10 @@ if reason then
     r.refused, r.refused_ms, r.refused_reason = r.refused + 1, now, reason
   end
   save()
-  if listens and r.slot ~= run then stand_in_line(run) end
+  if listens and r.slot ~= run then
+    redis.call('ZADD', beside('line'), 'NX', tick, run)
+    redis.call('PEXPIRE', beside('line'), LINE)
+  end
   return busy(reason, r.run, retry_ms, resumed)
 end
 

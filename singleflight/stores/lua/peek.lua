@@ -2,10 +2,10 @@
 --
 -- KEYS[1]  the lease's key
 -- ARGV[1]  remember, clock
--- return   {} if there is none, else {now in ms, ms until it is forgotten, field, value, field, value, ...}
+-- return   {} if there is none, else {now in ms, ms until it is forgotten, runs, field, value, field, value, ...}
 
 if missing then return {} end
-local fields = {now, redis.call('PTTL', KEYS[1])}
+local fields = {now, redis.call('PTTL', KEYS[1]), runs}
 for name, value in pairs(r) do
   fields[#fields + 1] = name
   fields[#fields + 1] = value

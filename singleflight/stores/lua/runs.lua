@@ -5,9 +5,9 @@ local RUNS_KEPT, INFINITE = 64, '1073741824'
 
 -- The run's attempt, '1' if that has ended or '0', and from where to where all that stands.
 local function seen(run)
-  local from, to = string.find(r.runs, '\255' .. run .. '\254', 1, true)
+  local from, to = string.find(runs, '\255' .. run .. '\254', 1, true)
   if from then
-    local ended, attempt, after = string.match(r.runs, '^(%d)(%d+)()', to + 1)
+    local ended, attempt, after = string.match(runs, '^(%d)(%d+)()', to + 1)
     return tonumber(attempt), ended, from, after
   end
 end
@@ -18,17 +18,17 @@ local function mark(run, attempt, ended)
   if before then
     local number = tonumber(attempt)
     if before > number or (before == number and before_ended >= ended) then return end
-  elseif r.kept == RUNS_KEPT then
+  elseif kept == RUNS_KEPT then
     -- An ended run that is forgotten may start again; an open one would be taken for a duplicate. Half of
     -- the room is for each, because some open ones never come back.
-    before_ended = r.ended + ended > RUNS_KEPT / 2 and '1' or '0'
-    from, after = string.find(r.runs, '\255[^\255]*\254' .. before_ended .. '%d+')
+    before_ended = over + ended > RUNS_KEPT / 2 and '1' or '0'
+    from, after = string.find(runs, '\255[^\255]*\254' .. before_ended .. '%d+')
     after = after + 1
   end
   if from then
-    r.runs = string.sub(r.runs, 1, from - 1) .. string.sub(r.runs, after)
-    r.kept, r.ended = r.kept - 1, r.ended - before_ended
+    runs = string.sub(runs, 1, from - 1) .. string.sub(runs, after)
+    kept, over = kept - 1, over - before_ended
   end
-  r.runs = r.runs .. '\255' .. run .. '\254' .. ended .. attempt
-  r.kept, r.ended = r.kept + 1, r.ended + ended
+  runs = runs .. '\255' .. run .. '\254' .. ended .. attempt
+  kept, over = kept + 1, over + ended
 end
