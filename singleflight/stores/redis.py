@@ -1,7 +1,7 @@
 """Leases in Redis (6.2 or newer) or Valkey: one packed string per key, changed by scripts that run alone.
 
-The record's fields are listed in ``lua/prelude.lua``. Every operation is one round trip:
-1. EVALSHA of prelude + operation, on one key; EVAL if the server has forgotten the script. A `Line` knows
+The record's fields are listed in ``lua/read.lua``. Every operation is one round trip:
+1. EVALSHA of the operation, on one key; EVAL if the server has forgotten the script. A `Line` knows
    which server has the key: the one there is, the one that sentinels name, a node of a cluster.
 2. The script reads the record and the server's clock, decides, writes, and sets the key's expiry.
 3. A connection that breaks or times out is tried once more: a claim is recognised by its token, the

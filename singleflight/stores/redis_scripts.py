@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from dataclasses import dataclass
 from importlib import resources
@@ -28,10 +29,14 @@ class Script:
     sha: str
 
     @classmethod
-    def load(cls, *parts: str) -> Script:
-        """Read the files in ``lua/`` of which it consists, the operation last."""
+    def load(cls, operation: str) -> Script:
+        """Read ``lua/<operation>.lua``, and in the place of a line such as ``--> read`` that file."""
         folder = resources.files("singleflight.stores") / "lua"
-        text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("prelude", *parts))
+
+        def lines_of(part: str) -> str:
+            return (folder / f"{part}.lua").read_text("utf-8")
+
+        text = re.sub(r"^ *--> (\w+)\n", lambda found: lines_of(found[1]), lines_of(operation), flags=re.MULTILINE)
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[Word]) -> Any:
@@ -42,13 +47,9 @@ class Script:
             return line.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
 
 
-CLAIM = Script.load("runs", "busy", "beside", "line", "claim")
-RENEW = Script.load("runs", "renew")
-RELEASE = Script.load("runs", "beside", "tell", "release")
-QUEUE = Script.load("runs", "busy", "queue")
-UNQUEUE = Script.load("beside", "line", "tell", "unqueue")
-EVICT = Script.load("beside", "tell", "evict")
-PEEK = Script.load("peek")
+CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
+    Script.load, ("claim", "renew", "release", "queue", "unqueue", "evict", "peek")
+)
 
 _GRANT = struct.Struct(">Bddd")
 
@@ -85,28 +86,26 @@ def look_of(reply: Sequence[Any]) -> Look | None:
     """Return what PEEK has found."""
     if not reply:
         return None
-    now_ms, remaining_ms, remembered, *fields = reply
-    names, values = map(bytes.decode, fields[::2]), fields[1::2]
-    found = dict(zip(names, values, strict=True))
-    runs = tuple(map(_run_of, remembered.split(b"\xff")[1:]))
+    now_ms, remaining_ms, held, first, *numbers, reason, token, run, outcome, holder, slot, runs = reply
+    fence, expires_ms, ttl_ms, started_ms, opens_ms, slot_expires_ms, refused, refused_ms = numbers
     record = Record(
-        token=_text(found["token"]),
-        run_id=_text(found["run"]),
-        fence=found["fence"],
-        held=bool(found["held"]),
-        expires_ms=found["expires_ms"],
-        ttl_ms=found["ttl_ms"],
-        started_ms=found["started_ms"],
-        opens_ms=found["opens_ms"],
-        outcome=_text(found["outcome"]),
-        holder=_text(found["holder"]),
-        runs=runs,
-        slot=_text(found["slot"]),
-        slot_expires_ms=found["slot_expires_ms"],
-        first=bool(found["first"]),
-        refused=found["refused"],
-        refused_ms=found["refused_ms"],
-        refused_reason=_text(found["refused_reason"]),
+        token=_text(token),
+        run_id=_text(run),
+        fence=fence,
+        held=bool(held),
+        expires_ms=expires_ms,
+        ttl_ms=ttl_ms,
+        started_ms=started_ms,
+        opens_ms=opens_ms,
+        outcome=_text(outcome),
+        holder=_text(holder),
+        runs=tuple(map(_run_of, runs.split(b"\xff")[1:])),
+        slot=_text(slot),
+        slot_expires_ms=slot_expires_ms,
+        first=bool(first),
+        refused=refused,
+        refused_ms=refused_ms,
+        refused_reason=_text(reason),
     )
     return Look(record, now_ms, remaining_ms)
 

@@ -316,7 +316,7 @@ def test_time_limits_that_strike_anywhere_use_up_no_connections(valkey: ValkeySe
 
 
 def test_the_record_reads_as_documented(store: RedisStore, server: redis.Redis, key: str) -> None:
-    """What lies in the server is what lua/prelude.lua says."""
+    """What lies in the server is what lua/read.lua says."""
     grant = granted(store, key, "a", ttl_ms=60_000, holder="h")
     raw = server.get(key)
     mark, version, held, first, kept, ended, *numbers = struct.unpack_from(">2s5B8d", raw)

@@ -4,8 +4,12 @@
 -- ARGV[1]  remember, clock
 -- return   1 if there was a record, else 0
 
+--> read
+--> beside
+--> tell
+
 if missing then return 0 end
-r.held, r.token, r.outcome, r.started_ms, r.opens_ms = 0, '', 'cancelled', 0, 0
-save()
+r_held, r_token, r_outcome, r_started_ms, r_opens_ms = 0, '', 'cancelled', 0, 0
+--> write
 tell()
 return 1

@@ -2,12 +2,12 @@
 --
 -- KEYS[1]  the lease's key
 -- ARGV[1]  remember, clock
--- return   {} if there is none, else {now in ms, ms until it is forgotten, runs, field, value, field, value, ...}
+-- return   {} if there is none, else {now in ms, ms until it is forgotten, the fields as `write` has them}
+
+--> read
 
 if missing then return {} end
-local fields = {now, redis.call('PTTL', KEYS[1]), runs}
-for name, value in pairs(r) do
-  fields[#fields + 1] = name
-  fields[#fields + 1] = value
-end
-return fields
+return {
+  now, redis.call('PTTL', KEYS[1]), r_held, r_first, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
+  r_slot_expires_ms, r_refused, r_refused_ms, r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot, r_runs
+}

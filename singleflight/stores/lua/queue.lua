@@ -3,14 +3,24 @@
 -- KEYS[1]  the lease's key
 -- ARGV[1]  remember, clock, ttl of the slot in ms, 1 if another run that holds the lease is in the way too
 -- ARGV[2]  run
--- return   {} or busy()
+-- return   {} or busy
+
+--> read
+--> runs
 
 local ttl, running_too = struct.unpack('>dd', ARGV[1], 17)
-local run = ARGV[2]
+local run, resumed = ARGV[2], false
 
-if seen(run) then return busy('finished', run, 0) end
-if r.slot ~= run and slot_taken() then return busy('queued', r.slot, r.slot_expires_ms - now) end
-if running_too == 1 and live and r.run ~= run then return busy('running', r.run, r.expires_ms - now) end
-fill_slot(run, now + ttl, 0)
-save()
-return {}
+local reason, in_the_way, retry_ms
+if seen(run) then
+  reason, in_the_way, retry_ms = 'finished', run, 0
+elseif r_slot ~= run and slot_taken() then
+  reason, in_the_way, retry_ms = 'queued', r_slot, r_slot_expires_ms - now
+elseif running_too == 1 and live and r_run ~= run then
+  reason, in_the_way, retry_ms = 'running', r_run, r_expires_ms - now
+else
+  fill_slot(run, now + ttl, 0)
+  --> write
+  return {}
+end
+--> busy

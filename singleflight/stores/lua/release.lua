@@ -6,30 +6,35 @@
 -- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  outcome
 -- return   1 if the token was the record's, else 0
 
+--> read
+--> runs
+--> beside
+--> tell
+
 local grace, again, began = struct.unpack('>ddd', ARGV[1], 17)
 local attempt, run, outcome = ARGV[2], ARGV[3], ARGV[5]
 
 -- A release whose reply was lost is sent again, perhaps when the attempt that it announced runs already.
 local before = seen(run)
 local overtaken = before and before > tonumber(attempt)
-local own = not missing and r.token == ARGV[4]
-if missing then r.run = run end
+local own = not missing and r_token == ARGV[4]
+if missing then r_run = run end
 if outcome == 'finished' or outcome == 'failed' or outcome == 'cancelled' then
   mark(run, INFINITE, '1')
 elseif outcome == 'retrying' then
   mark(run, attempt, '1')
 end
-if again > 0 and not overtaken and (r.slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
-if own and r.held == 1 then
+if again > 0 and not overtaken and (r_slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
+if own and r_held == 1 then
   -- The first outcome stays: a hard-killed body may be released twice, by child and by parent.
-  if r.outcome == '' then r.outcome = outcome end
+  if r_outcome == '' then r_outcome = outcome end
   if grace > 0 then
-    r.expires_ms = math.min(r.expires_ms, now + grace)
+    r_expires_ms = math.min(r_expires_ms, now + grace)
   else
-    r.held = 0
-    if began == 0 then r.started_ms, r.opens_ms = 0, 0 end
+    r_held = 0
+    if began == 0 then r_started_ms, r_opens_ms = 0, 0 end
   end
 end
-save()
-if own and r.held == 0 then tell() end
+--> write
+if own and r_held == 0 then tell() end
 return own and 1 or 0

@@ -5,17 +5,20 @@
 -- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  holder
 -- return   'renewed', 'restored' (the record was gone) or 'lost'
 
+--> read
+--> runs
+
 local ttl, fence, started_ms, opens_ms, age = struct.unpack('>ddddd', ARGV[1], 17)
 local token = ARGV[4]
 
 if missing then
   if age >= remember then return 'lost' end
-  r.token, r.run, r.holder, r.held = token, ARGV[3], ARGV[5], 1
-  r.fence, r.started_ms, r.opens_ms = fence, started_ms, opens_ms
-  mark(r.run, ARGV[2], '0')
-elseif r.token ~= token or r.held == 0 or r.outcome ~= '' then
+  r_token, r_run, r_holder, r_held = token, ARGV[3], ARGV[5], 1
+  r_fence, r_started_ms, r_opens_ms = fence, started_ms, opens_ms
+  mark(r_run, ARGV[2], '0')
+elseif r_token ~= token or r_held == 0 or r_outcome ~= '' then
   return 'lost'
 end
-r.expires_ms, r.ttl_ms = now + ttl, ttl
-save()
+r_expires_ms, r_ttl_ms = now + ttl, ttl
+--> write
 return missing and 'restored' or 'renewed'

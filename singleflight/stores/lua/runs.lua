@@ -5,9 +5,9 @@ local RUNS_KEPT, INFINITE = 64, '1073741824'
 
 -- The run's attempt, '1' if that has ended or '0', and from where to where all that stands.
 local function seen(run)
-  local from, to = string.find(runs, '\255' .. run .. '\254', 1, true)
+  local from, to = string.find(r_runs, '\255' .. run .. '\254', 1, true)
   if from then
-    local ended, attempt, after = string.match(runs, '^(%d)(%d+)()', to + 1)
+    local ended, attempt, after = string.match(r_runs, '^(%d)(%d+)()', to + 1)
     return tonumber(attempt), ended, from, after
   end
 end
@@ -18,17 +18,17 @@ local function mark(run, attempt, ended)
   if before then
     local number = tonumber(attempt)
     if before > number or (before == number and before_ended >= ended) then return end
-  elseif kept == RUNS_KEPT then
+  elseif r_kept == RUNS_KEPT then
     -- An ended run that is forgotten may start again; an open one would be taken for a duplicate. Half of
     -- the room is for each, because some open ones never come back.
-    before_ended = over + ended > RUNS_KEPT / 2 and '1' or '0'
-    from, after = string.find(runs, '\255[^\255]*\254' .. before_ended .. '%d+')
+    before_ended = r_over + ended > RUNS_KEPT / 2 and '1' or '0'
+    from, after = string.find(r_runs, '\255[^\255]*\254' .. before_ended .. '%d+')
     after = after + 1
   end
   if from then
-    runs = string.sub(runs, 1, from - 1) .. string.sub(runs, after)
-    kept, over = kept - 1, over - before_ended
+    r_runs = string.sub(r_runs, 1, from - 1) .. string.sub(r_runs, after)
+    r_kept, r_over = r_kept - 1, r_over - before_ended
   end
-  runs = runs .. '\255' .. run .. '\254' .. ended .. attempt
-  kept, over = kept + 1, over + ended
+  r_runs = r_runs .. '\255' .. run .. '\254' .. ended .. attempt
+  r_kept, r_over = r_kept + 1, r_over + ended
 end

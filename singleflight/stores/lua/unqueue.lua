@@ -5,11 +5,16 @@
 -- ARGV[2]  run
 -- return   1 if it was, else 0
 
+--> read
+--> beside
+--> line
+--> tell
+
 leave_line(ARGV[2])
-if r.slot == '' or r.slot ~= ARGV[2] then return 0 end
+if r_slot == '' or r_slot ~= ARGV[2] then return 0 end
 fill_slot('', 0, 0)
 local following = first_in_line(TOLD)
-save()
+--> write
 if following then
   leave_line(following)
   if not live then tell() end
