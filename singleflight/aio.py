@@ -12,7 +12,6 @@ import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight import asking, plain
@@ -170,7 +169,7 @@ async def _until_granted(
     """Do what `singleflight.asking` does, but never block a thread to be told: there are few, for all."""
     pause = SHORTEST_POLL
     while True:
-        answer = await _ask(leases, replace(request, token=new_token()), on_lost)
+        answer = await _ask(leases, request._replace(token=new_token()), on_lost)
         if isinstance(answer, Lease):
             return answer
         left = asking.time_left(answer, request, deadline)

@@ -10,7 +10,6 @@ import random
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
@@ -57,7 +56,7 @@ def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[
 def in_line(leases: Leases, request: Request, deadline: float) -> Request:
     """Return the request of one who takes turns with others, if there is time and the store has a line."""
     if isinstance(leases.store, Waking) and deadline > monotonic():
-        return replace(request, wait=SLOT, first=True, listens=True)
+        return request._replace(wait=SLOT, first=True, listens=True)
     return request
 
 
@@ -93,7 +92,7 @@ def _until_granted(leases: Leases, request: Request, deadline: float, owner: Cal
     while True:
         answer: Lease | Busy | StoreUnavailable
         try:
-            answer = leases.claim(replace(request, token=new_token()), owner=owner, patient=True)
+            answer = leases.claim(request._replace(token=new_token()), owner=owner, patient=True)
         except StoreUnavailable as error:
             answer = error
         if isinstance(answer, Lease):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, Notify, about
@@ -28,8 +27,7 @@ RETRACT = 60.0
 """Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What a delivery asks for, before its token is minted; durations in seconds."""
 
     key: str
@@ -75,7 +73,7 @@ class Leases:
         """
         if not patient and monotonic() < self._rests_until:
             raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
-        keeper, holder = process_keeper(), Holder(request.task)
+        keeper, holder = process_keeper(), Holder.here(request.task)
         sent = keeper.clock()
         try:
             answer = self.store.claim(_claim(request, holder))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from singleflight.errors import ConfigurationError, LeaseLost
@@ -62,27 +63,34 @@ class Outcome(StrEnum):
         return self in (Outcome.FINISHED, Outcome.FAILED, Outcome.CANCELLED)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Made once: `json.dumps` would make one for every claim."""
+@lru_cache(maxsize=256)
+def _encoded(holder: Holder) -> str:
+    """Return the text of a holder; a process claims for the same few tasks again and again."""
+    return json.dumps(holder, ensure_ascii=False, separators=(",", ":"))
 
 
+@cache
 def _hostname() -> str:
     from socket import gethostname  # noqa: PLC0415 - half as slow to load as all of this package
 
     return gethostname()
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds a lease, for people; nothing is decided by it."""
 
     task: str
-    host: str = field(default_factory=_hostname)
-    pid: int = field(default_factory=os.getpid)
+    host: str
+    pid: int
+
+    @classmethod
+    def here(cls, task: str) -> Holder:
+        """Return this process as the holder of a task's lease."""
+        return cls(task, _hostname(), os.getpid())
 
     def encode(self) -> str:
         """Return the text that the store keeps."""
-        return _encode([self.task, self.host, self.pid])
+        return _encoded(self)
 
     @classmethod
     def decode(cls, text: str) -> Holder | None:

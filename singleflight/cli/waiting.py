@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from singleflight.cli.signals import ENDING, STOP, stop_self
@@ -74,8 +73,7 @@ def _ask(
     pause, tries = SHORTEST, TRIES
     while True:
         sent, told = monotonic(), turns is not None and turns.told
-        claim = replace(
-            request,
+        claim = request._replace(
             token=new_token(),  # an earlier claim may be taken back by its token
             wait=0 if wait <= 0 else TURN if told else SLOT,
             first=told or sent - began > RESERVES,

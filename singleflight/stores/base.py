@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +25,7 @@ REMEMBER = 7200.0
 """Seconds for which a record outlives its last use: the longest that a late copy is recognised."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A delivery asks for the lease of a key.
 
     ``token`` is made before the first request, so that a claim whose reply was lost can be replayed.
@@ -48,8 +47,7 @@ class Claim:
     listens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """A delivery says that it still works.
 
     ``age_ms`` is the time since the last renewal that succeeded: a missing record is written back only
@@ -68,8 +66,7 @@ class Renewal:
     holder: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """A delivery is over.
 
     ``grace_ms`` > 0 shortens the lease instead of ending it. ``again_ms`` > 0 keeps the waiting slot for

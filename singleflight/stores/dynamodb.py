@@ -18,7 +18,6 @@ import os
 import random
 import secrets
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -94,16 +93,16 @@ class DynamoStore(DecidingStore):
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
         window_ms = claim.window_ms and claim.window_ms + self._clock.bound_ms
-        return super().claim(replace(claim, ttl_ms=claim.ttl_ms + self._clock.bound_ms, window_ms=window_ms))
+        return super().claim(claim._replace(ttl_ms=claim.ttl_ms + self._clock.bound_ms, window_ms=window_ms))
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`; DynamoDB takes one round trip for each read and each write."""
-        return super().renew([replace(each, ttl_ms=each.ttl_ms + self._clock.bound_ms) for each in renewals])
+        return super().renew([each._replace(ttl_ms=each.ttl_ms + self._clock.bound_ms) for each in renewals])
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
         grace_ms = release.grace_ms and release.grace_ms + self._clock.bound_ms
-        return super().release(replace(release, grace_ms=grace_ms))
+        return super().release(release._replace(grace_ms=grace_ms))
 
     def change(
         self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 LONGEST_WAIT = 1.0
 """Seconds for which `await_turn` blocks at most."""
 
+OF_THE_STORE = (driver.RedisError, OSError)
+"""Errors that mean something about the store; all others are somebody else's, such as a time limit."""
+
 LEAST_TIMEOUT = 0.05
 """Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
 
@@ -247,7 +250,7 @@ class RedisStore:
         # Half the time for each of two tries, so that both together keep the caller's timeout.
         line = self._line("requests", self.timeout / 2)
         arguments = (self._numbers(*own), *words)
-        with self._translating(line, key):
+        try:
             try:
                 return script.run(line, key, arguments)
             except (driver.ConnectionError, driver.TimeoutError) as error:
@@ -255,6 +258,11 @@ class RedisStore:
                     raise
                 line.drop()
                 return script.run(line, key, arguments)
+        except BaseException as error:  # `_translating` without what that costs each request
+            self._give_up(line, error)
+            if not isinstance(error, OF_THE_STORE):
+                raise
+            raise translated(error, self._place.address, key) from _cause(error)
 
     def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
         if unanswered(answer):
@@ -279,11 +287,18 @@ class RedisStore:
         try:
             yield
         except BaseException as error:
-            line.drop()
-            if isinstance(error, driver.RedisError | OSError):
-                # What sentinels did not know names them with their passwords, and tells nothing that is new.
-                cause = None if type(error).__name__ == "MasterNotFoundError" else error
-                raise translated(error, self._place.address, key) from cause
+            self._give_up(line, error)
+            if not isinstance(error, OF_THE_STORE):
+                raise
+            raise translated(error, self._place.address, key) from _cause(error)
+
+    def _give_up(self, line: Line | ClusterLine, error: BaseException) -> None:
+        line.drop()
+        if not isinstance(error, OF_THE_STORE):
             # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
             self._lines = {purpose: made for purpose, made in self._lines.items() if made[2] is not line}
-            raise
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """Return what to name as the cause; what sentinels did not know has passwords in it, and no news."""
+    return None if type(error).__name__ == "MasterNotFoundError" else error

@@ -16,7 +16,6 @@ from singleflight.stores.redis_errors import code_of, driver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from singleflight.stores.base import Renewal
     from singleflight.stores.redis_lines import ClusterLine, Line
     from singleflight.stores.redis_wire import Word
 
@@ -36,7 +35,9 @@ class Script:
         def lines_of(part: str) -> str:
             return (folder / f"{part}.lua").read_text("utf-8")
 
-        text = re.sub(r"^ *--> (\w+)\n", lambda found: lines_of(found[1]), lines_of(operation), flags=re.MULTILINE)
+        text = re.sub(
+            r"^ *--> (\w+)\n", lambda found: lines_of(found[1]), lines_of(operation), flags=re.MULTILINE
+        )
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     def run(self, line: Line | ClusterLine, key: str, arguments: Sequence[Word]) -> Any:

@@ -202,9 +202,7 @@ def test_a_run_may_take_longer_than_its_ttl(rig: Rig) -> None:
     first = rig.send("probe", "renewed", gate=str(gate))
     rig.wait_start("renewed")
     ends = rig.record_of(first.id).expires_ms
-    until(
-        lambda: rig.record_of(first.id).expires_ms > ends + 2 * TTL * 1000, 60, "renewals of two ttls"
-    )
+    until(lambda: rig.record_of(first.id).expires_ms > ends + 2 * TTL * 1000, 60, "renewals of two ttls")
     assert rig.held(first.id)
     second = rig.send("probe", "renewed")
     with pytest.raises(Skipped):

@@ -39,7 +39,7 @@ class FreesForAnybody(MemoryStore):
     def release(self, release: Release) -> bool:
         """End the lease in the name of whoever holds it."""
         found = self.peek(release.key)
-        return super().release(replace(release, token=found.record.token) if found else release)
+        return super().release(release._replace(token=found.record.token) if found else release)
 
 
 class ReadsThenWrites(MemoryStore):
@@ -74,7 +74,7 @@ class RenewalSteals(MemoryStore):
 
     def _renew(self, renewal: Renewal) -> Renewed:
         found = self.peek(renewal.key)
-        return super()._renew(replace(renewal, token=found.record.token) if found else renewal)
+        return super()._renew(renewal._replace(token=found.record.token) if found else renewal)
 
 
 class RenewalRevives(MemoryStore):
@@ -113,7 +113,7 @@ class NoReplay(MemoryStore):
         """Never recognise the token."""
         found = self.peek(claim.key)
         if found and rules.live(found.record, found.now_ms) and found.record.token == claim.token:
-            return super().claim(replace(claim, token="never seen"))
+            return super().claim(claim._replace(token="never seen"))
         return super().claim(claim)
 
 
@@ -122,7 +122,7 @@ class WindowIgnored(MemoryStore):
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """Forget every window."""
-        return super().claim(replace(claim, window_ms=0))
+        return super().claim(claim._replace(window_ms=0))
 
 
 class WindowInBuckets(MemoryStore):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import StoreUnavailable
@@ -155,7 +155,7 @@ class Core:
         """Return a new run's request."""
         token = new_token()
         request = Request(key=lease_key("t", name), task=name, run_id=f"run-{token[:8]}", token=token)
-        return replace(request, **options)  # type: ignore[arg-type]
+        return request._replace(**options)  # type: ignore[arg-type]
 
     def claim(self, name: str = "nightly", **options: object) -> Lease:
         """Claim and expect a grant; ``on_lost`` and ``owner`` go to the keeper, the rest to the request."""
