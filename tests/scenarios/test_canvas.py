@@ -112,7 +112,9 @@ def test_scenario_108_the_rule_does_not_depend_on_how_a_signature_was_made(rig: 
         frozen,
         rig.app.tasks["canvas.skip"].s("108", gate=str(gate)),
     ]
-    results = [made[n % 5].clone().apply_async() for n in range(4)] + [frozen.apply_async()]
+    first = made[0].apply_async()
+    rig.wait_start("108")
+    results = [first, *(one.apply_async() for one in made[1:])]
     until(lambda: sum(result.state == "REVOKED" for result in results) == 4, 30, "four skips")
     gate.touch()
 

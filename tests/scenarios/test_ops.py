@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -197,7 +196,7 @@ def test_scenario_172_what_becomes_of_a_refused_run_is_seen(
     assert isinstance(held, Lease)
     if kind is Kind.DROPPED:
         held.release(Outcome.FINISHED)
-        second = replace(first, token=new_token())
+        second = first._replace(token=new_token())
     refused = leases.claim(second)
     assert isinstance(refused, Busy)
     leases.tell(kind, second, refused, delay=3.0 if kind is Kind.DEFERRED else None)
