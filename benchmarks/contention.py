@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ import dramatiq.rate_limits
 import redis_lock
 from dramatiq.rate_limits.backends import RedisBackend
 from pottery import Redlock
-from redis import connection
 
 from benchmarks.support.report import Report
+from benchmarks.support.requests import counted_requests
 from benchmarks.support.rounds import quantile, shuffled
 from benchmarks.support.servers import valkey
 from benchmarks.support.stores import other_stores
@@ -197,7 +196,7 @@ def _run(lock: Lock, waiters: int, turns: int) -> Run:
     threads = [threading.Thread(target=wait, args=(number,)) for number in range(waiters)]
     for thread in threads:
         thread.start()
-    with _counting() as requests:
+    with counted_requests() as requests:
         began = time.perf_counter()
         start.wait()
         for thread in threads:
@@ -207,20 +206,3 @@ def _run(lock: Lock, waiters: int, turns: int) -> Run:
     assert len(held) == waiters * turns
     assert all(later.began >= earlier.ended for earlier, later in pairwise(held)), "two held it at once"
     return Run(total, held, requests[0])
-
-
-@contextmanager
-def _counting() -> Iterator[list[int]]:
-    """Count the requests that any Redis client of this process sends; a pipeline is one."""
-    kind: Any = connection.AbstractConnection
-    send, count = kind.send_packed_command, [0]
-
-    def counted(self: Any, *args: Any, **options: Any) -> Any:
-        count[0] += 1
-        return send(self, *args, **options)
-
-    kind.send_packed_command = counted
-    try:
-        yield count
-    finally:
-        kind.send_packed_command = send

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import redis_lock
 
 from benchmarks.support.report import Report
+from benchmarks.support.requests import counted_requests
 from benchmarks.support.rounds import interleave, quantile, ratio
 from benchmarks.support.servers import valkey
 from singleflight import try_lease
@@ -105,11 +106,11 @@ def variants_on(server: Valkey) -> dict[str, Callable[[int], object]]:
 
 def cost_on(server: Valkey, call: Callable[[int], object], *, calls: int) -> tuple[float, float]:
     """Return the server's own microseconds, and the requests it got, for each call."""
-    server.reset_traffic()
     cpu = server.cpu
-    for number in range(calls):
-        call(-1 - number)
-    return (server.cpu - cpu) / calls * 1e6, server.traffic()[1] / calls
+    with counted_requests() as requests:
+        for number in range(calls):
+            call(-1 - number)
+    return (server.cpu - cpu) / calls * 1e6, requests[0] / calls
 
 
 def _given(answer: Any) -> Any:

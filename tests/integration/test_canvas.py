@@ -270,12 +270,9 @@ CELLS = [
     if shape != "chord_then" or mode in GOES_ON or celery.VERSION >= (5, 6)
 ]
 
-CELLS_IN_SQL = [
-    (shape, mode)
-    for shape in ("middle", "member", "header_one", "header_all", "header_twice", "header_chain", "body")
-    for mode in ("skip", "defer", "join")
-]
-"""Those in which others wait for a duplicate in the most different ways."""
+PROCESSES = len(MODES) + 2
+"""In each mode one body of equal members runs until the gate is open: more than such bodies, or nothing else
+would go on should one worker get them all."""
 
 RUNS_BODY = [shape for shape in STOPPED if shape.startswith(("header", "chord"))]
 
@@ -284,22 +281,20 @@ RUNS_BODY = [shape for shape in STOPPED if shape.startswith(("header", "chord"))
 def flows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """Let every flow go to its end, with results in Redis."""
     with Rig(tmp_path_factory.mktemp("canvas")) as rig:
-        # In each mode one body of equal members runs until the gate is open: more processes than such bodies,
-        # or nothing else would go on should one worker get them all.
-        rig.start(2, concurrency=len(MODES) + 2, args=INCLUDE)
+        rig.start(2, concurrency=PROCESSES, args=INCLUDE)
         yield ended(rig, [*CELLS, *(("mapped", mode) for mode in MODES)])
         assert not rig.endless_keys()
 
 
 @pytest.fixture(scope="module")
 def flows_in_sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
-    """Let some flows go to their ends, with results in SQL, where a task polls for the end of a header."""
+    """Let every flow go to its end, with results in SQL, where a task polls for the end of a header."""
     folder = tmp_path_factory.mktemp("canvas-sql")
     backend = f"db+sqlite:///{folder}/results.db"
     with Rig(folder, conf={"result_backend": backend}) as rig:
-        # SQLite has one writer at a time; more processes only wait for each other.
-        rig.start(1, concurrency=4, args=INCLUDE, env={"CELERY_RESULT_BACKEND": backend})
-        yield ended(rig, CELLS_IN_SQL)
+        # SQLite has one writer at a time; a second worker would only wait for the first.
+        rig.start(1, concurrency=PROCESSES, args=INCLUDE, env={"CELERY_RESULT_BACKEND": backend})
+        yield ended(rig, CELLS)
         assert not rig.endless_keys()
 
 
@@ -351,7 +346,7 @@ def test_a_flow_with_a_duplicate_ends(flows: Table, shape: str, mode: str) -> No
     judge(flows[shape, mode], shape, mode)
 
 
-@pytest.mark.parametrize(("shape", "mode"), CELLS_IN_SQL)
+@pytest.mark.parametrize(("shape", "mode"), CELLS)
 def test_a_flow_with_a_duplicate_ends_where_results_are_in_sql(
     flows_in_sql: Table, shape: str, mode: str
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.crowd import Crowd, run, wrong_clock
 pytestmark = pytest.mark.timeout(240)  # twenty at once on a machine that has other work, too
 
 SERVERS = ("postgresql", "mariadb", "ministack")
-STORES = (*SERVERS, "sqlite", "valkey", "redis7", "cluster", "sentinels", "tls")
+STORES = (*SERVERS, "dynalite", "sqlite", "valkey", "redis7", "cluster", "sentinels", "tls")
 HOUR = 3600
 
 
