@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any

@@ -31,7 +31,7 @@ def broker() -> Iterator[StubBroker]:
     broker.emit_after("process_boot")  # the command line does this; it starts the time limit's thread
     worker.start()
     yield broker
-    worker.stop()
+    worker.stop(timeout=5_000)
 
 
 def test_an_async_actor_runs_under_its_lease(broker: StubBroker, tmp_path: Path) -> None:

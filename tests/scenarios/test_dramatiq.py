@@ -183,7 +183,7 @@ def test_146_the_stub_broker_needs_no_store_and_joins(tmp_path: Path) -> None:
     worker.start()
     broker.join("default", timeout=10_000)
     worker.join()
-    worker.stop()
+    worker.stop(timeout=5_000)
 
     assert runs == [1]
     assert not list(tmp_path.iterdir())

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from typing import TYPE_CHECKING
+
+from singleflight.events import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
     from typing import Self
+
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 
 class Struck(BaseException):
@@ -34,6 +40,10 @@ class Strike:
         self.struck = False
 
     def __enter__(self) -> Self:
+        for level in _LEVELS:
+            logger.isEnabledFor(
+                level
+            )  # or a strike might keep the lock of `logging` itself, for all tests to come
         sys.setprofile(self._look)
         return self
 

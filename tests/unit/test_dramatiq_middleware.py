@@ -75,7 +75,7 @@ def work(broker: StubBroker) -> Iterator[Callable[[], None]]:
 
     yield work
     for worker in workers:
-        worker.stop()
+        worker.stop(timeout=5_000)
 
 
 def test_a_duplicate_is_skipped_without_any_store_named(broker: StubBroker, work: Callable[[], None]) -> None:
@@ -175,7 +175,7 @@ def test_install_finds_a_place_among_any_middleware(others: list[Any]) -> None:
 
     worker.start()
 
-    worker.stop()
+    worker.stop(timeout=5_000)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_an_occurrence_runs_once_also_after_it_has_ended() -> None:
     for instant in ("2026-01-31T06:00:00Z", "2026-01-31T07:00:00+01:00", "2026-01-31T07:00:00Z"):
         actor.send_with_options(occurrence=instant)
         broker.join("default", fail_fast=False, timeout=15_000)
-    worker.stop()
+    worker.stop(timeout=5_000)
 
     assert len(runs) == 3
 
