@@ -40,10 +40,9 @@ class Strike:
         self.struck = False
 
     def __enter__(self) -> Self:
+        # Or a strike might keep the lock of `logging` itself, for all tests to come.
         for level in _LEVELS:
-            logger.isEnabledFor(
-                level
-            )  # or a strike might keep the lock of `logging` itself, for all tests to come
+            logger.isEnabledFor(level)
         sys.setprofile(self._look)
         return self
 
