@@ -197,10 +197,15 @@ def _check_prefix(prefix: str) -> None:
 def _key_text(prefix: str, name: str, arguments: list[bytes]) -> str:
     whole = join(b"k", [text(name), *(chunk(b"a", argument) for argument in arguments)])
     digest = hashlib.sha256(whole).hexdigest()[:32]
+    return f"{prefix}:{_readable(name)}:{{{digest}}}"
+
+
+@lru_cache(maxsize=1024)
+def _readable(name: str) -> str:
+    """Return what of a name stands in its keys."""
     # "script" cannot form a new "__main__" with what stands around it.
     readable = name.replace("__main__", "script")[-MAX_READABLE:]
-    readable = "".join(c if c.isprintable() and c not in " {}:" else "_" for c in readable)
-    return f"{prefix}:{readable}:{{{digest}}}"
+    return "".join(c if c.isprintable() and c not in " {}:" else "_" for c in readable)
 
 
 def _encode_argument(task: str, name: str, value: object) -> bytes:

@@ -23,6 +23,18 @@ NESTING = 1 << 16
 """`Task.replace` keeps the task id and starts the retries anew: each replacement counts for this many."""
 
 
+def option_of(task: Task) -> object:
+    """Return ``singleton`` as a task was declared with it, None if it was not.
+
+    A function among the options must not be bound as a method. `inspect.getattr_static` would do, but takes
+    a good part of all that a delivery costs in Python.
+    """
+    own: Mapping[str, Any] = vars(task)
+    if "singleton" in own:
+        return own["singleton"]
+    return next((vars(cls)["singleton"] for cls in type(task).__mro__ if "singleton" in vars(cls)), None)
+
+
 def may_come_back(task: Task, *, timeout: bool = False) -> bool:
     """Return whether a message whose run has failed is rejected: a dead-letter queue may send it again.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.carried import Carried
 from singleflight.celery import joining
+from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.decisions import slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
@@ -191,8 +191,7 @@ class Runtime:
 
     def policy_of(self, task: Task, carried: Carried) -> Policy | None:
         """Return what holds for a message of a task; None if it takes no lease."""
-        option = inspect.getattr_static(task, "singleton", None)
-        return self._policies.of(task.name, option, carried.options)
+        return self._policies.of(task.name, option_of(task), carried.options)
 
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -10,7 +9,7 @@ from celery.result import EagerResult
 
 from singleflight.carried import Carried
 from singleflight.celery import gate, joining, publish
-from singleflight.celery.delivery import HEADER
+from singleflight.celery.delivery import HEADER, option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.runtime import key_rule
 from singleflight.policy import Singleton
@@ -148,5 +147,5 @@ def _carry(task: SingletonTask, options: dict[str, Any]) -> None:
 
 
 def declared(task: Any) -> Singleton | None:
-    """Return the options a task was declared with; a function among them must not be bound as a method."""
-    return Singleton.from_option(inspect.getattr_static(task, "singleton", None))
+    """Return the options a task was declared with; None if it is no singleton."""
+    return Singleton.from_option(option_of(task))
