@@ -96,7 +96,8 @@ def test_the_apps_own_store_and_keys_are_used(
     key = next(word.rstrip(":") for word in unknown.stderr.split() if word.startswith("shop:"))
     held = Leases(store).claim(Request(key, task, "run-1", new_token()))
     assert isinstance(held, Lease)
-    listed = json.loads(celery(place, tmp_path, "ls", "--json").stdout)
+    lines = map(json.loads, celery(place, tmp_path, "ls", "--json").stdout.splitlines())
+    (listed,) = [one for one in lines if one["key"] == key]  # a doctor's own key may still be there
     shown = [
         celery(place, tmp_path, "show", "--json", *words).stdout
         for words in ((short_key(key),), (task, '{"account_id": 7, "reason": "a click"}'))
@@ -109,7 +110,7 @@ def test_the_apps_own_store_and_keys_are_used(
     store.close()
 
     assert unknown.returncode == 1
-    assert (listed["key"], listed["task"], listed["state"]) == (key, task, "running")
+    assert (listed["task"], listed["state"]) == (task, "running")
     assert {json.loads(text)["run_id"] for text in shown} == {"run-1"}
     assert evicted.returncode == 0
 
