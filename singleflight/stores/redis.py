@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
 from singleflight.stores.base import REMEMBER, Renewed
-from singleflight.stores.redis_errors import PASSING, code_of, driver, permanent, translated
+from singleflight.stores.redis_errors import PASSING, cause_of, code_of, driver, permanent, translated
 from singleflight.stores.redis_places import commands_of, place_from_client, place_from_url
 from singleflight.stores.redis_scripts import (
     CLAIM,
@@ -262,7 +262,7 @@ class RedisStore:
             self._give_up(line, error)
             if not isinstance(error, OF_THE_STORE):
                 raise
-            raise translated(error, self._place.address, key) from _cause(error)
+            raise translated(error, self._place.address, key) from cause_of(error)
 
     def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
         if unanswered(answer):
@@ -290,15 +290,10 @@ class RedisStore:
             self._give_up(line, error)
             if not isinstance(error, OF_THE_STORE):
                 raise
-            raise translated(error, self._place.address, key) from _cause(error)
+            raise translated(error, self._place.address, key) from cause_of(error)
 
     def _give_up(self, line: Line | ClusterLine, error: BaseException) -> None:
         line.drop()
         if not isinstance(error, OF_THE_STORE):
             # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
             self._lines = {purpose: made for purpose, made in self._lines.items() if made[2] is not line}
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    """Return what to name as the cause; what sentinels did not know has passwords in it, and no news."""
-    return None if type(error).__name__ == "MasterNotFoundError" else error

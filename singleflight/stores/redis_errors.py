@@ -86,6 +86,11 @@ def translated(error: BaseException, address: str, key: str) -> SingleflightErro
     return StoreUnavailable(f"store {address} {_trouble(error, key)}")
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what to name as the cause; what sentinels did not know has passwords in it, and no news."""
+    return None if type(error).__name__ == "MasterNotFoundError" else error
+
+
 def _fault(error: BaseException, key: str) -> str:
     """Return what is wrong for good, and what to do about it; empty if nothing is."""
     code, text = code_of(error), str(error)
