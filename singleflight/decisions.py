@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from singleflight.policy import Policy
 
 LONGEST_DEFERRAL = 15.0
-"""Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long."""
+"""Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long.
+
+Where that timeout is short, a deferral is shorter still: each copy of a waiting run would be deferred by itself.
+"""
 
 PATIENCE = 3
 """Deferrals after which a waiting run asks for a reservation, so that fresh runs cannot starve it."""
@@ -34,6 +37,8 @@ class Waiter:
     """A redelivered message, a retry, or a child of the holder: meeting another run, it waits."""
     age: float = math.inf
     """Seconds since the run in the way started, if known."""
+    longest: float = LONGEST_DEFERRAL
+    """Seconds that its broker lets it stay away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     if busy.waiting == waiter.run_id:
         # It goes next, and the key is idle until it comes: a run that has been short so far may soon be over.
         until_free = min(until_free, float(max(1, waiter.age // 1)))
-    wait = Defer(deferral(waiter.deferrals, until_free, jitter))
+    wait = Defer(deferral(waiter.deferrals, until_free, jitter, waiter.longest))
     if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
         return wait
     one_waits, all_wait = policy.one_waits, policy.on_conflict in ("defer", "join")
@@ -82,14 +87,16 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     return wait
 
 
-def deferral(deferrals: int, retry_after: float, jitter: float) -> float:
+def deferral(
+    deferrals: int, retry_after: float, jitter: float, longest: float = LONGEST_DEFERRAL
+) -> float:
     """Return how long a run stays away after it has been deferred ``deferrals`` times before.
 
-    Whole seconds (quorum queues refuse fractions), at least 1 and at most `LONGEST_DEFERRAL`; growing by a
+    Whole seconds (quorum queues refuse fractions), at least 1 and at most ``longest``; growing by a
     quarter each time, so that a run sleeps about a fifth of what it has waited; never much beyond
     ``retry_after``; and spread by up to a quarter, so that waiters of one key do not come in step.
     """
-    grown = min(LONGEST_DEFERRAL, 1.25 ** min(deferrals, 20))
+    grown = min(longest, 1.25 ** min(deferrals, 20))
     until_free = max(1.0, retry_after)
     return float(max(1, math.ceil(min(grown, until_free) * (1 - jitter / 4))))
 

@@ -156,7 +156,7 @@ def _refused(
     runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, request: Request, busy: Busy
 ) -> Any:
     tell = runtime.leases.tell
-    step, carried = decide(task, policy, delivery, busy)
+    step, carried = decide(runtime, task, policy, delivery, busy)
     match step:
         case Drop():
             tell(Kind.DROPPED, request, busy)
@@ -185,19 +185,21 @@ def _refused(
                     runtime.leave(request.key, delivery, ended=policy.skip_result is UNSET)
 
 
-def decide(task: Task, policy: Policy, delivery: Delivery, busy: Busy) -> tuple[Step, Carried]:
+def decide(
+    runtime: Runtime, task: Task, policy: Policy, delivery: Delivery, busy: Busy
+) -> tuple[Step, Carried]:
     """Return what becomes of a refused run, and what it carries if it comes back."""
-    carried = delivery.carried
+    carried, longest = delivery.carried, runtime.longest_deferral
     kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id
     age = math.inf if busy.since is None else time.time() - busy.since
-    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age)
+    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age, longest)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
     joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
     stops = isinstance(step, Skip | Refuse)
     if busy.reason is Reason.RUNNING and (stops or joins) and endings.is_known(task, busy.run_id):
         step, joins = Defer(1.0), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
-        step = Defer(deferral(carried.deferrals, busy.retry_after, random.random()))  # noqa: S311
+        step = Defer(deferral(carried.deferrals, busy.retry_after, random.random(), longest))  # noqa: S311
     if isinstance(step, Defer) and task.request.is_eager:
         step = Skip()  # an eager run has no later
     # Who has reserved the key goes next; the record's run is then one that ended before this call.
@@ -223,7 +225,8 @@ def _without_store(
     if wanted == "skip":
         return endings.skip(task, policy, f"the store was away: {error}")
     if wanted == "defer":
-        delay = deferral(max(3, carried.deferrals), float("inf"), random.random())  # noqa: S311
+        waited, longest = max(3, carried.deferrals), runtime.longest_deferral
+        delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
         endings.defer(task, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(
         Event(

@@ -10,7 +10,7 @@ from singleflight.carried import Carried
 from singleflight.celery import joining
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
-from singleflight.decisions import slot_wait
+from singleflight.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger, short_key
 from singleflight.flight import Leases, Request
@@ -98,6 +98,12 @@ class Runtime:
             return None
         options = self.app.conf.broker_transport_options or {}
         return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
+
+    @cached_property
+    def longest_deferral(self) -> float:
+        """Seconds for which a run is deferred at most: so that the broker does not deliver it meanwhile."""
+        visible = self.visibility_timeout
+        return LONGEST_DEFERRAL if visible is None else min(LONGEST_DEFERRAL, max(1.0, visible // 2))
 
     @cached_property
     def prefix(self) -> str:

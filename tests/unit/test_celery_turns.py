@@ -94,6 +94,37 @@ def test_a_copy_whose_claim_got_no_answer_keeps_the_window_of_its_run(
     assert (record.started_ms > 0) == keeps
 
 
+@pytest.mark.parametrize(
+    ("broker", "visible", "longest"),
+    [
+        ("redis://", 5, 2),
+        ("redis://", 1, 1),
+        ("redis://", None, 15),
+        ("sentinel://", 20, 10),
+        ("sqs://", 30, 15),
+        ("amqp://", 5, 15),
+    ],
+)
+@pytest.mark.parametrize("on_conflict", ["defer", "join"])
+def test_a_deferral_ends_before_the_broker_delivers_again(
+    broker: str, visible: int | None, longest: float, on_conflict: Any
+) -> None:
+    """Each copy of a waiting run would be deferred by itself, so that a crowd doubled with every visit."""
+    app = Celery("short", broker=broker, backend="cache+memory://", set_as_current=False)
+    app.conf.broker_transport_options = {} if visible is None else {"visibility_timeout": visible}
+    install(app, "memory://")
+    runtime = app.singleflight
+    app.task(shared=False, name="turns.short", singleton=Singleton(by=(), on_conflict=on_conflict))(nothing)
+    task = app.tasks["turns.short"]
+    delivery = Delivery("run", 0, "token", (), {}, Carried(deferrals=1000, since=time.time()))
+    policy = runtime.policy(task, delivery)
+    busy = Busy(Reason.RUNNING, "other", 600.0)
+    steps = [decide(runtime, task, policy, delivery, busy)[0] for _ in range(50)]
+    app.close()
+
+    assert max(step.delay for step in steps) == longest
+
+
 @pytest.mark.parametrize(("slot", "met"), [(None, None), ("key", "next")])
 def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: str | None, met: Any) -> None:
     """Who has reserved a key is met like one that runs, and not the run before, which has ended."""
@@ -102,7 +133,8 @@ def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: 
     task = app.tasks["turns.once"]
     delivery = Delivery("run", 0, "token", (), {}, Carried(slot=slot))
     busy = Busy(Reason.RESERVED, "before", 5.0, waiting="next")
-    step, carried = decide(task, app.singleflight.policy(task), delivery, busy)
+    runtime = app.singleflight
+    step, carried = decide(runtime, task, runtime.policy(task), delivery, busy)
 
     assert isinstance(step, Skip if met is None else Defer)
     assert carried.joins == met

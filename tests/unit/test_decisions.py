@@ -54,6 +54,7 @@ waiters = st.builds(
     waited=SECONDS,
     kin=st.booleans(),
     age=SECONDS | st.just(math.inf),
+    longest=st.integers(1, 15).map(float),
 )
 FRESH = Waiter("mine")
 TAKEN = Busy(Reason.RUNNING, "other", 20.0)
@@ -139,15 +140,25 @@ def test_a_duplicate_gives_up_only_after_the_time_it_was_given(
 # --- how long it waits --------------------------------------------------------------------------------
 
 
-@given(DEFERRALS, SECONDS | st.just(math.inf), JITTER)
+@given(DEFERRALS, SECONDS | st.just(math.inf), JITTER, st.integers(1, 15).map(float))
 def test_a_deferral_is_whole_seconds_from_one_to_the_longest(
-    deferrals: int, retry_after: float, jitter: float
+    deferrals: int, retry_after: float, jitter: float, longest: float
 ) -> None:
     """Quorum queues refuse fractions, and long countdowns meet the visibility timeout."""
-    delay = deferral(deferrals, retry_after, jitter)
+    delay = deferral(deferrals, retry_after, jitter, longest)
 
     assert delay == int(delay)
-    assert 1 <= delay <= LONGEST_DEFERRAL == 15
+    assert 1 <= delay <= longest <= LONGEST_DEFERRAL == 15
+
+
+@given(busies, policies, waiters, JITTER)
+def test_a_run_stays_away_no_longer_than_its_broker_lets_it(
+    busy: Busy, policy: Policy, waiter: Waiter, jitter: float
+) -> None:
+    """Whatever it waits for."""
+    step = next_step(busy, policy, waiter, jitter)
+
+    assert not isinstance(step, Defer) or step.delay <= waiter.longest
 
 
 @given(DEFERRALS, SECONDS, JITTER)
