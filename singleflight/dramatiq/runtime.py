@@ -159,7 +159,10 @@ class Runtime:
         if key is None:
             return None
         carried = delivery.carried
-        waits = policy.one_waits or carried.patient
+        # A run that is about to be skipped after an outage, or to take over a result, needs no turn of its own.
+        takes_turns = delivery.kin or policy.one_waits or policy.on_conflict == "defer"
+        patient = carried.patient and takes_turns
+        waits = policy.one_waits or patient
         return Request(
             key=key,
             task=actor.actor_name,
@@ -169,7 +172,7 @@ class Runtime:
             ttl=policy.ttl,
             window=policy.window,
             wait=slot_wait(carried.deferrals) if waits else 0.0,
-            first=carried.patient,
+            first=patient,
             max_hold=policy.max_hold,
             returning=delivery.kin,
         )

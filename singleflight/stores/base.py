@@ -166,7 +166,8 @@ class Store(Protocol):
         3. Live: SAME_RUN or RUNNING.
         4. Not resumed, and now is not past the window (the record's, or the last start plus the claim's
            own window; an equal instant is refused): WINDOW.
-        5. Not resumed, and another run's slot is alive and reserved: RESERVED.
+        5. Not resumed, and another run's slot is alive and reserved: RESERVED; unless the claim asks for a
+           reservation too (``first``), and the slot is of nobody who ``listens``.
         6. ``after`` given, and the record's run is neither empty, nor this run, nor ``after``: SUPERSEDED.
         7. Granted, with a fence above every earlier one, and at least the clock's microseconds.
 

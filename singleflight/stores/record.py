@@ -146,7 +146,8 @@ def _obstacle(
     # An equal instant is still inside the window: clocks of whole milliseconds cannot tell them apart.
     if not resumed and opens_ms and now_ms <= opens_ms:
         return Reason.WINDOW, opens_ms - now_ms + 1
-    if not resumed and found.first and found.slot != asked.run_id and _slot_taken(found, now_ms):
+    fresh = not (resumed or asked.first)
+    if fresh and found.first and found.slot != asked.run_id and _slot_taken(found, now_ms):
         return Reason.RESERVED, found.slot_expires_ms - now_ms
     if asked.after is not None and found.run_id not in ("", asked.run_id, asked.after):
         return Reason.SUPERSEDED, 0

@@ -101,6 +101,19 @@ class SlotRules(Rules):
 
         granted(store, key, "a", 1)
 
+    def test_those_who_have_waited_pass_each_others_reservation(self, store: Store, key: str) -> None:
+        """A key that is free stands idle for nobody who asks for a reservation too; the reservation stays."""
+        granted(store, key, "a")
+        refused(store, key, "b", wait_ms=LONG, first=True)
+        release(store, key, "a")
+
+        granted(store, key, "c", wait_ms=LONG, first=True)
+
+        record = look(store, key).record
+        assert (record.slot, record.first) == ("b", True)
+        release(store, key, "c")
+        assert refused(store, key, "d", wait_ms=LONG).reason is Reason.RESERVED
+
     def test_a_reservation_lapses(self, store: Store, clock: FakeClock | RealClock, key: str) -> None:
         """A reservation whose run never comes back holds nobody back after its time."""
         granted(store, key, "a")

@@ -78,7 +78,7 @@ class Model:
             reason, left = "running", self.expires - now
         elif not resumed and shut_until and now <= shut_until:
             reason, left = "window", shut_until - now + 1
-        elif not resumed and waits and self.reserved and self.slot != run:
+        elif not resumed and waits and self.reserved and self.slot != run and not first:
             reason, left = "reserved", self.slot_until - now
         elif after is not None and self.run not in ("", run, after):
             reason = "superseded"

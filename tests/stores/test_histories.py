@@ -138,7 +138,8 @@ class Histories(RuleBasedStateMachine):
         replayed = known is not None and known.grant.fence == answer.fence
         if not replayed:
             assert run not in self.ended, "the copy of a finished run started"
-            assert not overtaken or overtaken == run or started_before, "a fresh run overtook a reservation"
+            may_pass = first or started_before
+            assert not overtaken or overtaken == run or may_pass, "a fresh run overtook a reservation"
             if self.kept_its_word:
                 assert answer.fence > self.highest_fence, "the fence did not grow"
                 live = [d for t, d in self.deliveries.items() if t != token and d.trusted_until > self.now]

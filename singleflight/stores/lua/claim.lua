@@ -36,7 +36,8 @@ elseif live then
   reason, retry_ms = r_run == run and 'same_run' or 'running', r_expires_ms - now
 elseif not resumed and opens > 0 and now <= opens then
   reason, retry_ms = 'window', opens - now + 1
-elseif not resumed and r_first > 0 and r_slot ~= run and slot_taken() then
+elseif not resumed and (first == 0 and r_first > 0 or r_first == 2) and r_slot ~= run and slot_taken() then
+  -- Who listens comes at once, and keeps its turn. All others are seconds away, and may pass each other.
   reason, retry_ms = 'reserved', r_slot_expires_ms - now
 elseif after ~= '' and r_run ~= '' and r_run ~= run and '=' .. r_run ~= after then
   reason = 'superseded'
