@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LONGEST_DEFERRAL = 15.0
 """Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long.
 
-Where that timeout is short, a deferral is shorter still: each copy of a waiting run would be deferred by itself.
+Where that timeout is short, a deferral is shorter still: each copy would be deferred by itself.
 """
 
 PATIENCE = 3
@@ -87,9 +87,7 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     return wait
 
 
-def deferral(
-    deferrals: int, retry_after: float, jitter: float, longest: float = LONGEST_DEFERRAL
-) -> float:
+def deferral(deferrals: int, retry_after: float, jitter: float, longest: float = LONGEST_DEFERRAL) -> float:
     """Return how long a run stays away after it has been deferred ``deferrals`` times before.
 
     Whole seconds (quorum queues refuse fractions), at least 1 and at most ``longest``; growing by a

@@ -159,7 +159,7 @@ class Runtime:
         if key is None:
             return None
         carried = delivery.carried
-        # A run that is about to be skipped after an outage, or to take over a result, needs no turn of its own.
+        # A run that is about to be skipped after an outage, or takes over a result, needs no turn.
         takes_turns = delivery.kin or policy.one_waits or policy.on_conflict == "defer"
         patient = carried.patient and takes_turns
         waits = policy.one_waits or patient

@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from singleflight.queueing import LEAST_LIFE
 from tests.integration import publish_app
 from tests.support.bodylog import overlaps
+from tests.support.rabbit import RabbitServer
 from tests.support.rig import Rig
 from tests.support.servers import ValkeyServer
 from tests.support.sweep import SWEEP
@@ -23,10 +26,18 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONF = {"broker_transport_options": {"visibility_timeout": 5, **SWEEP}}
+    from celery.result import AsyncResult
+
+CONF = {
+    "redis": {"broker_transport_options": {"visibility_timeout": 5, **SWEEP}},
+    "rabbitmq": {"broker_transport_options": {}},
+}
 DRAIN = 240
 """Seconds that only bound a failure: what was published while the store was away comes to a thousand
 deliveries and more, of which a busy machine handles thirty a second."""
+
+SLOT = LEAST_LIFE + 10
+"""Seconds after which no message that was lost is taken for a waiting one."""
 
 asked_for = pytest.mark.skipif(
     not os.environ.get("SINGLEFLIGHT_CHAOS"),
@@ -34,17 +45,20 @@ asked_for = pytest.mark.skipif(
 )
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     ("publishers", "each", "restarts"), [(5, 20, 4), pytest.param(20, 50, 8, marks=asked_for)]
 )
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_nothing_overlaps_and_nothing_is_stuck_after_restarts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], publishers: int, each: int, restarts: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broker: str, publishers: int, each: int, restarts: int
 ) -> None:
     """Killed workers, a store that comes and goes, a backlog sent unseen: afterwards the key is free."""
-    # The store keeps what it has promised over its restarts; one that forgets may grant a lease twice.
-    lasting = ValkeyServer("--appendonly", "yes", "--appendfsync", "no")
-    with lasting as store, Rig(tmp_path, conf=CONF, store_server=store) as rig:
+    with ExitStack() as stack:
+        # The store keeps what it has promised over its restarts; one that forgets may grant a lease twice.
+        store = stack.enter_context(ValkeyServer("--appendonly", "yes", "--appendfsync", "no"))
+        url = stack.enter_context(RabbitServer()).url if broker == "rabbitmq" else ""
+        rig = stack.enter_context(Rig(tmp_path, conf=CONF[broker], store_server=store, broker_url=url))
         rig.start(2, concurrency=2, args=["-I", publish_app.__name__])
         once, sent, errors = rig.app.tasks["once"], [], []
 
@@ -72,15 +86,26 @@ def test_nothing_overlaps_and_nothing_is_stuck_after_restarts(
             time.sleep(random.uniform(0.2, 1.0))
         for thread in threads:
             thread.join(60)
-        backlog, began = rig.queued(), time.monotonic()
-        until(lambda: rig.queued() == 0 and rig.unacknowledged() == 0, DRAIN, "an empty queue", every=0.2)
-        drained = time.monotonic() - began
-        fresh = once.apply_async(("chaos",))
+        messages = [result for result in sent if not result.duplicate]
+        began = time.monotonic()
+        until(
+            lambda: not pending(messages) or (broker == "redis" and rig.broker_is_empty()),
+            DRAIN,
+            "the end of every message",
+            every=0.5,
+        )
+        drained, lost = time.monotonic() - began, pending(messages)
+        fresh = until(
+            lambda: (result := once.apply_async(("chaos",))).id not in {one.id for one in lost} and result,
+            SLOT if lost else 1,
+            "a publish that is no duplicate of a message that was lost",
+            every=1,
+        )
         value = fresh.get(timeout=60)
-        messages = sum(not result.duplicate for result in sent)
         facts = (
-            f"{len(sent)} publishes, {done} restarts: {messages} messages, {len(rig.runs('chaos'))} runs, "
-            f"{fates(rig)}; {backlog} in the queue at the end, which was empty {drained:.0f} s later"
+            f"{broker}: {len(sent)} publishes, {done} restarts: {len(messages)} messages, "
+            f"{len(rig.runs('chaos'))} runs, {fates(rig)}; all over {drained:.0f} s later, "
+            f"{len(lost)} lost by the broker"
         )
         with capsys.disabled():
             sys.stdout.write(f"\n{facts}\n")
@@ -90,6 +115,15 @@ def test_nothing_overlaps_and_nothing_is_stuck_after_restarts(
         assert (fresh.duplicate, value) == (False, fresh.id), facts
         assert not overlaps(rig.runs("chaos")), facts
         assert not rig.endless_keys()
+        # Celery's Redis transport takes a message and notes that it has it in two steps; a worker that is
+        # killed between them takes that one along.
+        kills = (done + 1) // 2
+        assert len(lost) <= (kills if broker == "redis" else 0), facts
+
+
+def pending(results: list[AsyncResult]) -> list[AsyncResult]:
+    """Return those of which nothing has been heard."""
+    return [result for result in results if result.state == "PENDING"]
 
 
 def fates(rig: Rig) -> str:

@@ -61,7 +61,7 @@ def test_scenario_103_a_chord_whose_header_is_deferred(tmp_path: Any) -> None:
         chord([task.si("103", seconds=1.0)] * 3, collect.s("103-body")).apply_async()
         app.close()
         rig.wait_start("103-body", timeout=60)
-        until(lambda: rig.queued() == 0 and rig.unacknowledged() == 0, 30, "the end of all polling")
+        until(rig.broker_is_empty, 30, "the end of all polling")
 
         assert len(rig.runs("103")) == 3
         assert not overlaps(rig.runs("103"))

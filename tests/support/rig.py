@@ -180,15 +180,15 @@ class Rig:
         with self.app.connection_for_write() as connection:
             connection.default_channel.qos.restore_visible(num=100, interval=1)
 
+    def broker_is_empty(self) -> bool:
+        """Whether no message is waiting or delivered, at one moment."""
+        with redis.Redis.from_url(self.broker.url) as client, client.pipeline() as both:
+            return both.llen("celery").hlen("unacked").execute() == [0, 0]
+
     def queued(self) -> int:
         """Return how many messages wait in the broker, delivered ones excluded."""
         with redis.Redis.from_url(self.broker.url) as client:
             return int(client.llen("celery"))
-
-    def unacknowledged(self) -> int:
-        """Return how many messages are delivered and not acknowledged."""
-        with redis.Redis.from_url(self.broker.url) as client:
-            return int(client.hlen("unacked"))
 
 
 def remembered(record: Record, run: str) -> Remembered | None:
