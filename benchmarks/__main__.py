@@ -20,6 +20,7 @@ NAMES = (
     "uncontended",
     "celery_overhead",
     "contention",
+    "crowd",
     "failover",
     "dramatiq_overhead",
     "scale",
@@ -38,8 +39,8 @@ RESULTS = Path(__file__).parent / "results"
 def main(names: tuple[str, ...], results: Path, *, as_json: bool, quick: bool) -> None:
     """Measure singleflight beside its peers, on a Valkey server of its own.
 
-    NAME is uncontended, celery_overhead, contention, failover, dramatiq_overhead, scale or beat_scale; built
-    in: all but the last one, which takes minutes.
+    NAME is uncontended, celery_overhead, contention, crowd, failover, dramatiq_overhead, scale or beat_scale;
+    built in: all but the last one, which takes minutes.
     """
     unknown = sorted(set(names) - set(NAMES))
     if unknown:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from singleflight.lease import Busy
     from singleflight.policy import Policy
 
+SHORTEST_DEFERRAL = 0.5
+"""Seconds, less up to half: runs are often shorter than a second, and so is the turn of one who waits."""
+
 LONGEST_DEFERRAL = 15.0
 """Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long.
 
@@ -20,6 +23,12 @@ Where that timeout is short, a deferral is shorter still: each copy would be def
 
 PATIENCE = 3
 """Deferrals after which a waiting run asks for a reservation, so that fresh runs cannot starve it."""
+
+CROWD = 15
+"""Deferrals of one run after which the log says that many wait for its key."""
+
+OUTAGE = 6
+"""Deferrals that a run is taken to have behind it while the store is away, which seldom is for a moment."""
 
 SLOT_MARGIN = 10.0
 """Seconds that a waiting slot outlives the countdown of its run: time for the message to be fetched."""
@@ -48,7 +57,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Let the same run come back after ``delay`` seconds (whole, at least 1)."""
+    """Let the same run come back after ``delay`` seconds."""
 
     delay: float
 
@@ -75,7 +84,7 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     until_free = busy.retry_after
     if busy.waiting == waiter.run_id:
         # It goes next, and the key is idle until it comes: a run that has been short so far may soon be over.
-        until_free = min(until_free, float(max(1, waiter.age // 1)))
+        until_free = min(until_free, max(SHORTEST_DEFERRAL, waiter.age))
     wait = Defer(deferral(waiter.deferrals, until_free, jitter, waiter.longest))
     if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
         return wait
@@ -88,15 +97,14 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
 
 
 def deferral(deferrals: int, retry_after: float, jitter: float, longest: float = LONGEST_DEFERRAL) -> float:
-    """Return how long a run stays away after it has been deferred ``deferrals`` times before.
+    """Return for how many seconds a run stays away that has been deferred ``deferrals`` times before.
 
-    Whole seconds (quorum queues refuse fractions), at least 1 and at most ``longest``; growing by a
-    quarter each time, so that a run sleeps about a fifth of what it has waited; never much beyond
-    ``retry_after``; and spread by up to a quarter, so that waiters of one key do not come in step.
+    From `SHORTEST_DEFERRAL` to ``longest``, growing by a quarter each time, so that a run sleeps about a
+    fifth of what it has waited, and not beyond ``retry_after``; then less by up to half: those who wait for
+    one key must not come in step, or of each step one gets in.
     """
-    grown = min(longest, 1.25 ** min(deferrals, 20))
-    until_free = max(1.0, retry_after)
-    return float(max(1, math.ceil(min(grown, until_free) * (1 - jitter / 4))))
+    grown = min(longest, SHORTEST_DEFERRAL * 1.25 ** min(deferrals, 20))
+    return min(grown, max(SHORTEST_DEFERRAL, retry_after)) * (1 - jitter / 2)
 
 
 def slot_wait(deferrals: int) -> float:

@@ -95,7 +95,7 @@ class Event:
         if self.age is not None:
             parts.append(f"for {self.age:.1f} s")
         if self.delay is not None:
-            parts.append(f"again in {self.delay:.0f} s")
+            parts.append(f"again in {self.delay:.1f} s")
         return ", ".join(parts)
 
 

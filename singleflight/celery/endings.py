@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -86,7 +87,7 @@ def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
                 raise Reject(f"could not be deferred: {error}", requeue=True) from error
             failure = error
         else:
-            raise Ended(DEFERRED, f"again in {int(delay)} s")
+            raise Ended(DEFERRED, f"again in {delay:.1f} s")
     raise StoreUnavailable(
         f"{task.name}[{request.id}] could not be deferred: the broker did not take it ({failure})"
     ) from failure
@@ -96,7 +97,9 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     request = task.request
     headers = {name: value for name, value in (request.headers or {}).items() if not BROKERS.match(name)}
     headers[HEADER] = carried.write()
-    options: dict[str, Any] = {"countdown": int(delay), "headers": headers, "queue": _quorum_queue(task)}
+    options: dict[str, Any] = {"countdown": delay, "headers": headers}
+    if _has_quorum_queues(task):
+        options.update(countdown=math.ceil(delay), queue=_quorum_queue(task))
     content_type = (request.properties or {}).get(CONTENT_TYPE)
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
@@ -111,15 +114,15 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
         request.called_directly = direct
 
 
-def _quorum_queue(task: Task) -> str | None:
-    """Return the queue that a run must come back to, if Celery would take the default one instead.
+def _has_quorum_queues(task: Task) -> bool:
+    """Say whether Celery hands delayed messages to RabbitMQ, which counts whole seconds."""
+    queues = task.app.amqp.queues.values()
+    return any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues)
 
-    That is so where it hands delayed messages to RabbitMQ: in an app with quorum queues.
-    """
-    queues = task.app.amqp.queues
-    if not any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues.values()):
-        return None
-    consumed = queues.consume_from
+
+def _quorum_queue(task: Task) -> str | None:
+    """Return the queue that a run must come back to: of a delayed message Celery would take the default."""
+    consumed = task.app.amqp.queues.consume_from
     if len(consumed) == 1:
         return str(next(iter(consumed)))
     key = DELAY.sub("", (task.request.delivery_info or {}).get("routing_key") or "")

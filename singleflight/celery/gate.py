@@ -17,7 +17,20 @@ from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back
 from singleflight.celery.publish import AGAIN
-from singleflight.decisions import SLOT_MARGIN, Defer, Drop, Refuse, Skip, Step, Waiter, deferral, next_step
+from singleflight.decisions import (
+    CROWD,
+    OUTAGE,
+    SHORTEST_DEFERRAL,
+    SLOT_MARGIN,
+    Defer,
+    Drop,
+    Refuse,
+    Skip,
+    Step,
+    Waiter,
+    deferral,
+    next_step,
+)
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
 from singleflight.flight import new_token
@@ -40,9 +53,6 @@ LEASE = "_singleflight_lease"
 
 KEEPS_SLOT = "_singleflight_keeps_slot"
 """Where a request notes that its key has a waiting slot, which its own retry must not lose."""
-
-CROWD = 10
-"""Deferrals of one run after which the log says that many wait for its key."""
 
 
 def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[[], None]) -> Any:
@@ -197,7 +207,7 @@ def decide(
     joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
     stops = isinstance(step, Skip | Refuse)
     if busy.reason is Reason.RUNNING and (stops or joins) and endings.is_known(task, busy.run_id):
-        step, joins = Defer(1.0), False
+        step, joins = Defer(SHORTEST_DEFERRAL), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
         step = Defer(deferral(carried.deferrals, busy.retry_after, random.random(), longest))  # noqa: S311
     if isinstance(step, Defer) and task.request.is_eager:
@@ -225,7 +235,7 @@ def _without_store(
     if wanted == "skip":
         return endings.skip(task, policy, f"the store was away: {error}")
     if wanted == "defer":
-        waited, longest = max(3, carried.deferrals), runtime.longest_deferral
+        waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
         delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
         endings.defer(task, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(

@@ -9,7 +9,18 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from singleflight.decisions import Defer, Drop, Refuse, Skip, Waiter, deferral, next_step
+from singleflight.decisions import (
+    CROWD,
+    OUTAGE,
+    SHORTEST_DEFERRAL,
+    Defer,
+    Drop,
+    Refuse,
+    Skip,
+    Waiter,
+    deferral,
+    next_step,
+)
 from singleflight.dramatiq import endings, errors, joining
 from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
@@ -28,9 +39,6 @@ if TYPE_CHECKING:
     from singleflight.dramatiq.gate import Ticket
     from singleflight.flight import Leases, Request
     from singleflight.policy import Policy
-
-CROWD = 10
-"""Deferrals of one run after which the log says that many wait for its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ class Arrival:
             and busy.reason is Reason.RUNNING
             and joining.is_known(self.broker, self.message, busy.run_id)
         ):
-            step, joins = Defer(1.0), False
+            step, joins = Defer(SHORTEST_DEFERRAL), False
         match step:
             case Drop():
                 tell(Kind.DROPPED, self.request, busy)
@@ -140,7 +148,7 @@ class Arrival:
             case "skip":
                 return self._skip(f"the store was away: {error}")
             case "defer":
-                waited = max(3, self.delivery.carried.deferrals)
+                waited = max(OUTAGE, self.delivery.carried.deferrals)
                 self._defer(deferral(waited, math.inf, random.random()))  # noqa: S311
             case "run":
                 self.leases.notify(about(self.request, Kind.UNGUARDED, str(error)))

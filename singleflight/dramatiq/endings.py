@@ -61,7 +61,7 @@ def defer(
         else:
             break
     _keep_result(message)
-    raise Ended(f"deferred by {delay:.0f} s")
+    raise Ended(f"deferred by {delay:.1f} s")
 
 
 def skip(broker: Broker, message: MessageProxy, why: str) -> NoReturn:

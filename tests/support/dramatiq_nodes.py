@@ -143,10 +143,10 @@ class Cluster:
         }
         return dict(Counter(what for _, what in pairs))
 
-    def waits(self, message: Any) -> list[int]:
+    def waits(self, message: Any) -> list[float]:
         """Return for how many seconds each deferral has put a message off, as the workers' logs tell."""
-        told = rf": run {message.message_id} deferred, key .*, again in (\d+) s"
-        return [int(seconds) for seconds in re.findall(told, self.logs())]
+        told = rf": run {message.message_id} deferred, key .*, again in (\S+) s"
+        return [float(seconds) for seconds in re.findall(told, self.logs())]
 
     def lease_left(self) -> float:
         """Return for how many seconds the longest lease lives on, by the store's own clock; 0: none lives."""

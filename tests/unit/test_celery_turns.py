@@ -122,7 +122,7 @@ def test_a_deferral_ends_before_the_broker_delivers_again(
     steps = [decide(runtime, task, policy, delivery, busy)[0] for _ in range(50)]
     app.close()
 
-    assert max(step.delay for step in steps) == longest
+    assert longest / 2 < max(step.delay for step in steps) <= longest
 
 
 @pytest.mark.parametrize(("slot", "met"), [(None, None), ("key", "next")])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from singleflight.decisions import (
     LONGEST_DEFERRAL,
+    SHORTEST_DEFERRAL,
     Defer,
     Drop,
     Refuse,
@@ -54,7 +55,7 @@ waiters = st.builds(
     waited=SECONDS,
     kin=st.booleans(),
     age=SECONDS | st.just(math.inf),
-    longest=st.integers(1, 15).map(float),
+    longest=st.floats(1, 15),
 )
 FRESH = Waiter("mine")
 TAKEN = Busy(Reason.RUNNING, "other", 20.0)
@@ -140,15 +141,22 @@ def test_a_duplicate_gives_up_only_after_the_time_it_was_given(
 # --- how long it waits --------------------------------------------------------------------------------
 
 
-@given(DEFERRALS, SECONDS | st.just(math.inf), JITTER, st.integers(1, 15).map(float))
-def test_a_deferral_is_whole_seconds_from_one_to_the_longest(
+@given(DEFERRALS, SECONDS | st.just(math.inf), JITTER, st.floats(1, 15))
+def test_a_deferral_is_neither_shorter_nor_longer_than_it_may(
     deferrals: int, retry_after: float, jitter: float, longest: float
 ) -> None:
-    """Quorum queues refuse fractions, and long countdowns meet the visibility timeout."""
-    delay = deferral(deferrals, retry_after, jitter, longest)
+    """A broker is not to be worn out, and long countdowns meet its visibility timeout."""
+    assert SHORTEST_DEFERRAL / 2 <= deferral(deferrals, retry_after, jitter, longest) <= longest
+    assert longest <= LONGEST_DEFERRAL == 15
 
-    assert delay == int(delay)
-    assert 1 <= delay <= longest <= LONGEST_DEFERRAL == 15
+
+@given(DEFERRALS, SECONDS)
+def test_those_who_wait_for_one_key_come_at_different_moments(deferrals: int, retry_after: float) -> None:
+    """In step, one of each crowd would get in, and the key stand idle until the next step."""
+    delays = {deferral(deferrals, retry_after, jitter) for jitter in (0, 0.25, 0.5, 0.75)}
+
+    assert len(delays) == 4
+    assert max(delays) > 1.5 * min(delays)
 
 
 @given(busies, policies, waiters, JITTER)
@@ -162,11 +170,11 @@ def test_a_run_stays_away_no_longer_than_its_broker_lets_it(
 
 
 @given(DEFERRALS, SECONDS, JITTER)
-def test_a_deferral_is_never_much_longer_than_the_obstacle(
+def test_a_deferral_is_not_longer_than_the_obstacle(
     deferrals: int, retry_after: float, jitter: float
 ) -> None:
-    """Rounded up to a second, and no more."""
-    assert deferral(deferrals, retry_after, jitter) < max(1, retry_after) + 1
+    """The shortest deferral is, and no other."""
+    assert deferral(deferrals, retry_after, jitter) <= max(SHORTEST_DEFERRAL, retry_after)
 
 
 @given(DEFERRALS, DEFERRALS, SECONDS, JITTER)

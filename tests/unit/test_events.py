@@ -59,7 +59,7 @@ def test_an_event_reads_as_a_sentence() -> None:
 
     assert str(happened) == (
         "shop.report: run r1 deferred, key shop.report:0123, running, "
-        "held by shop.report on web-1, pid 7, for 12.3 s, again in 3 s"
+        "held by shop.report on web-1, pid 7, for 12.3 s, again in 3.0 s"
     )
 
 
