@@ -30,8 +30,9 @@ class Claim(NamedTuple):
 
     ``token`` is made before the first request, so that a claim whose reply was lost can be replayed.
     ``after`` is None, or the run that the record must still show (``""``: none yet) for the claim to go on
-    from it. ``wait_ms`` > 0 asks for the waiting slot, ``first`` makes that slot a reservation. ``listens``
-    stands in line for it; only a store that is `Waking` has a line.
+    from it. ``wait_ms`` > 0 asks for the waiting slot; ``first``, for one that has waited long, makes that
+    slot a reservation and passes another's. ``listens`` stands in line for it; only a store that is `Waking`
+    has a line.
     """
 
     key: str
