@@ -139,8 +139,13 @@ class Busy:
     waiting: str = ""
     ended: bool = False
 
+    @property
+    def ahead(self) -> str:
+        """The run that has the key, or goes next: one that has reserved it is met like one that runs."""
+        return self.waiting if self.reason is Reason.RESERVED else self.run_id
+
     def __str__(self) -> str:
-        who = f" by {self.holder}" if self.holder else ""
+        who = f" by {self.holder}" if self.holder and self.reason is not Reason.RESERVED else ""
         until = f"{self.retry_after:.1f} s"
         free = {
             Reason.RUNNING: f", free in {until} if it has died",
@@ -149,7 +154,7 @@ class Busy:
             Reason.RESERVED: f", free in at most {until}",
             Reason.QUEUED: f", free in at most {until}",
         }
-        return f"{self.reason}: run {self.run_id or '(none)'}{who}{free.get(self.reason, '')}"
+        return f"{self.reason}: run {self.ahead or '(none)'}{who}{free.get(self.reason, '')}"
 
 
 class _Keeper(Protocol):

@@ -71,7 +71,7 @@ def drop() -> NoReturn:
 
 
 def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
-    """Publish the same message again, to arrive ``delay`` seconds later, and end this delivery.
+    """Publish the same message again, to arrive ``delay`` seconds later (`countable`), and end this delivery.
 
     ``carried`` is what the message says about its run when it comes back. Id, flow, stamps, headers, priority
     and the count of retries stay as they are: a deferral is no retry. If the broker does not take it, the
@@ -99,7 +99,7 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     headers[HEADER] = carried.write()
     options: dict[str, Any] = {"countdown": delay, "headers": headers}
     if _has_quorum_queues(task):
-        options.update(countdown=math.ceil(delay), queue=_quorum_queue(task))
+        options.update(countdown=int(delay), queue=_quorum_queue(task))
     content_type = (request.properties or {}).get(CONTENT_TYPE)
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
@@ -114,8 +114,13 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
         request.called_directly = direct
 
 
+def countable(task: Task, delay: float) -> float:
+    """Return a delay as the broker counts it: RabbitMQ's own are of whole seconds."""
+    return float(math.ceil(delay)) if _has_quorum_queues(task) else delay
+
+
 def _has_quorum_queues(task: Task) -> bool:
-    """Say whether Celery hands delayed messages to RabbitMQ, which counts whole seconds."""
+    """Say whether Celery hands delayed messages to RabbitMQ."""
     queues = task.app.amqp.queues.values()
     return any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues)
 

@@ -172,6 +172,7 @@ def _refused(
             tell(Kind.DROPPED, request, busy)
             return endings.drop()
         case Defer(delay):
+            delay = endings.countable(task, delay)
             tell(Kind.DEFERRED, request, busy, delay=delay)
             deferrals = delivery.carried.deferrals
             if deferrals and deferrals % CROWD == 0:
@@ -188,7 +189,7 @@ def _refused(
         case Skip(gave_up):
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
             try:
-                return endings.skip(task, policy, f"duplicate of run {busy.run_id} ({busy.reason})")
+                return endings.skip(task, policy, f"duplicate of run {busy.ahead} ({busy.reason})")
             finally:
                 if carried.slot is not None or busy.waiting == delivery.run_id:
                     # Recorded as ended only once its end is stored: a copy must be able to do that again.
@@ -206,15 +207,15 @@ def decide(
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
     joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
     stops = isinstance(step, Skip | Refuse)
-    if busy.reason is Reason.RUNNING and (stops or joins) and endings.is_known(task, busy.run_id):
+    # Its release follows its result at once. Where it does not, the result is an old one of the same id.
+    ending = busy.reason is Reason.RUNNING and not carried.patient and (stops or joins)
+    if ending and endings.is_known(task, busy.run_id):
         step, joins = Defer(SHORTEST_DEFERRAL), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
         step = Defer(deferral(carried.deferrals, busy.retry_after, random.random(), longest))  # noqa: S311
     if isinstance(step, Defer) and task.request.is_eager:
         step = Skip()  # an eager run has no later
-    # Who has reserved the key goes next; the record's run is then one that ended before this call.
-    ahead = busy.waiting if busy.reason is Reason.RESERVED else busy.run_id
-    met = ahead if joins else None
+    met = busy.ahead if joins else None
     return step, carried.deferred(kin=kin or busy.resumed, joins=met)
 
 
@@ -236,7 +237,7 @@ def _without_store(
         return endings.skip(task, policy, f"the store was away: {error}")
     if wanted == "defer":
         waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
-        delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
+        delay = endings.countable(task, deferral(waited, math.inf, random.random(), longest))  # noqa: S311
         endings.defer(task, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(
         Event(

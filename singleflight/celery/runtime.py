@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys", "sentinel")
 SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
 """Transport options that say how to reach the primary, beside the broker's URL."""
-VISIBILITY_TIMEOUT = 3600
-"""Seconds: what kombu's Redis transport assumes if nobody says otherwise."""
+VISIBILITY_TIMEOUTS = {**dict.fromkeys(REDIS_TRANSPORTS, 3600), "sqs": 1800, "pgmq": 1800, "slmq": 1800}
+"""Seconds: what those of kombu's transports assume that have one, if nobody says otherwise."""
 
 OPTIONS = ("url", "prefix", "enabled", "defaults", "store_timeout", "remember", "listeners", "eager")
 
@@ -94,10 +94,10 @@ class Runtime:
     def visibility_timeout(self) -> float | None:
         """Seconds after which the broker delivers an unacknowledged message again; None if it does not."""
         transport = self.app.connection_for_write().transport_cls
-        if transport not in REDIS_TRANSPORTS and transport != "sqs":
+        if transport not in VISIBILITY_TIMEOUTS:
             return None
         options = self.app.conf.broker_transport_options or {}
-        return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUT)
+        return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUTS[transport])
 
     @cached_property
     def longest_deferral(self) -> float:

@@ -25,7 +25,7 @@ from singleflight.dramatiq import endings, errors, joining
 from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
-from singleflight.errors import StoreUnavailable
+from singleflight.errors import SingleflightError, StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
 from singleflight.lease import Busy, Outcome, Reason
 from singleflight.policy import UNSET
@@ -114,12 +114,10 @@ class Arrival:
         waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.kin, age)
         step = next_step(busy, self.policy, waiter, random.random())  # noqa: S311 - spreads waiters
         joins = self.policy.on_conflict == "join" and not (self.delivery.kin or busy.resumed)
-        ends = joins or isinstance(step, Skip | Refuse)
-        if (
-            ends
-            and busy.reason is Reason.RUNNING
-            and joining.is_known(self.broker, self.message, busy.run_id)
-        ):
+        # Its release follows its result at once. Where it does not, the result is an old one of the same id.
+        ending = busy.reason is Reason.RUNNING and not carried.patient
+        ending = ending and (joins or isinstance(step, Skip | Refuse))
+        if ending and joining.is_known(self.broker, self.message, busy.run_id):
             step, joins = Defer(SHORTEST_DEFERRAL), False
         match step:
             case Drop():
@@ -132,13 +130,24 @@ class Arrival:
                         "%s has been deferred %d times: many runs wait for %s",
                         self.message, carried.deferrals, short_key(self.request.key),
                     )  # fmt: skip
-                self._defer(delay, resumed=busy.resumed, joins=busy.run_id if joins else None)
+                self._defer(delay, resumed=busy.resumed, joins=busy.ahead if joins else None)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
                 raise errors.Conflict(f"{self.message.actor_name}: {busy}")
             case Skip(gave_up):
                 tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, self.request, busy)
-        return self._skip(f"duplicate of run {busy.run_id} ({busy.reason})")
+        try:
+            return self._skip(f"duplicate of run {busy.ahead} ({busy.reason})")
+        finally:
+            if busy.waiting == self.delivery.run_id:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Let this run wait no longer; if the store is away, its slot lapses by itself."""
+        try:
+            self.leases.store.unqueue(self.request.key, self.delivery.run_id)
+        except SingleflightError as error:
+            logger.warning("%s: its waiting slot is left to lapse: %s", self.message, error)
 
     def _without_store(self, error: StoreUnavailable) -> Ticket | None:
         """Do what ``on_store_error`` says; an outage is never taken for a conflict."""

@@ -168,12 +168,13 @@ class Store(Protocol):
         4. Not resumed, and now is not past the window (the record's, or the last start plus the claim's
            own window; an equal instant is refused): WINDOW.
         5. Not resumed, and another run's slot is alive and reserved: RESERVED; unless the claim asks for a
-           reservation too (``first``), and the slot is of nobody who ``listens``.
+           reservation too (``first``), and neither of the two ``listens``.
         6. ``after`` given, and the record's run is neither empty, nor this run, nor ``after``: SUPERSEDED.
         7. Granted, with a fence above every earlier one, and at least the clock's microseconds.
 
-        A refusal keeps the slot in order: the run's own slot (not on SAME_RUN) is refreshed if it waits
-        and cleared if it does not; a free slot is taken if it waits and met RUNNING or WINDOW.
+        A refusal keeps the slot in order: the run's own slot (not on SAME_RUN or FINISHED) is refreshed if
+        it waits, shortened by a reservation only, and cleared if it does not; a free slot is taken if it
+        waits and met RUNNING or WINDOW.
         """
         ...
 

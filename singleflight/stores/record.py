@@ -146,8 +146,13 @@ def _obstacle(
     # An equal instant is still inside the window: clocks of whole milliseconds cannot tell them apart.
     if not resumed and opens_ms and now_ms <= opens_ms:
         return Reason.WINDOW, opens_ms - now_ms + 1
-    fresh = not (resumed or asked.first)
-    if fresh and found.first and found.slot != asked.run_id and _slot_taken(found, now_ms):
+    has_waited = asked.first and not asked.listens
+    if (
+        not (resumed or has_waited)
+        and found.first
+        and found.slot != asked.run_id
+        and _slot_taken(found, now_ms)
+    ):
         return Reason.RESERVED, found.slot_expires_ms - now_ms
     if asked.after is not None and found.run_id not in ("", asked.run_id, asked.after):
         return Reason.SUPERSEDED, 0
@@ -196,10 +201,15 @@ def _restored(asked: Renewal, now_ms: int) -> Record:
 
 def _slot_after_refusal(found: Record, asked: Claim, reason: Reason, now_ms: int) -> Record:
     if found.slot == asked.run_id:
-        if reason is Reason.SAME_RUN:
+        # A copy, of the run that works or of an attempt before its retry, has no place of its own.
+        if reason in (Reason.SAME_RUN, Reason.FINISHED):
             return found
         if not asked.wait_ms:
             return _with_slot(found, "", 0)
+        if not asked.first:
+            # Its publisher may have asked for longer: a message can stay long in a broker's queue.
+            until = max(found.slot_expires_ms, now_ms + asked.wait_ms)
+            return _with_slot(found, asked.run_id, until)
     elif not (asked.wait_ms and reason in (Reason.RUNNING, Reason.WINDOW)) or _slot_taken(found, now_ms):
         return found
     return _with_slot(found, asked.run_id, now_ms + asked.wait_ms, first=asked.first)

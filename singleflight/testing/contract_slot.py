@@ -101,6 +101,30 @@ class SlotRules(Rules):
 
         granted(store, key, "a", 1)
 
+    def test_a_copy_of_an_ended_attempt_leaves_its_retrys_place_alone(self, store: Store, key: str) -> None:
+        """A late copy of the attempt that failed neither clears nor shortens the slot of the retry."""
+        granted(store, key, "a")
+        release(store, key, "a", Outcome.RETRYING, again_ms=LONG)
+        before = look(store, key).record
+
+        assert refused(store, key, "a", token="copy").reason is Reason.FINISHED
+        assert refused(store, key, "a", token="copy", wait_ms=self.short).reason is Reason.FINISHED
+
+        after = look(store, key).record
+        assert (after.slot, after.slot_expires_ms) == ("a", before.slot_expires_ms)
+
+    def test_waiting_does_not_shorten_what_the_publisher_has_asked_for(self, store: Store, key: str) -> None:
+        """A refused run keeps its slot for as long as its publisher has said; a reservation is its own."""
+        granted(store, key, "a")
+        store.queue(key, "b", ttl_ms=LONG, running_too=False)
+        published = look(store, key).record.slot_expires_ms
+
+        refused(store, key, "b", wait_ms=self.short)
+        assert look(store, key).record.slot_expires_ms == published
+
+        refused(store, key, "b", wait_ms=self.short, first=True)
+        assert look(store, key).record.slot_expires_ms < published
+
     def test_those_who_have_waited_pass_each_others_reservation(self, store: Store, key: str) -> None:
         """A key that is free stands idle for nobody who asks for a reservation too; the reservation stays."""
         granted(store, key, "a")

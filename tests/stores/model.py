@@ -84,8 +84,9 @@ class Model:
             reason = "superseded"
         if reason:
             if self.slot == run:
-                if reason != "same_run":
-                    self._put_in_slot(run if wait else "", now + wait if wait else 0, bool(wait) and first)
+                if reason not in ("same_run", "finished"):
+                    until = now + wait if first else max(self.slot_until, now + wait)
+                    self._put_in_slot(run if wait else "", until if wait else 0, bool(wait) and first)
             elif wait and reason in ("running", "window") and not waits:
                 self._put_in_slot(run, now + wait, first)
             self._written(now)

@@ -15,9 +15,10 @@ from singleflight import aio, asking, lease
 from singleflight.errors import Conflict
 from singleflight.flight import new_token
 from singleflight.keys import lease_key
+from singleflight.lease import Busy, Granted, Outcome, Reason
 from singleflight.stores import open_store
 from singleflight.stores import redis as redis_store
-from singleflight.stores.base import Claim
+from singleflight.stores.base import Claim, Release
 from singleflight.stores.redis import RedisStore
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
@@ -137,6 +138,24 @@ def test_whoever_gives_up_leaves_the_line(server: ValkeyServer, name: str) -> No
     assert look.record.slot == ""
     with redis.Redis.from_url(server.url) as client:
         assert client.keys("*") == [key.encode()]
+
+
+def test_whoever_listens_does_not_pass_one_who_polls(server: ValkeyServer, name: str) -> None:
+    """A stream of those who wait in a process would starve a deferred run that has reserved the key."""
+    key = lease_key("singleflight", name)
+    with closing(RedisStore(server.url)) as store:
+        holder = Claim(key, "holder", 0, new_token(), 60_000)
+        polling = Claim(key, "polling", 0, new_token(), 60_000, wait_ms=60_000, first=True)
+        listening = Claim(key, "new", 0, new_token(), 60_000, wait_ms=60_000, first=True, listens=True)
+        store.claim(holder)
+        store.claim(polling)
+        store.release(Release(key, "holder", 0, holder.token, Outcome.FINISHED))
+
+        busy = store.claim(listening)
+
+        assert isinstance(busy, Busy)
+        assert (busy.reason, busy.ahead) == (Reason.RESERVED, "polling")
+        assert isinstance(store.claim(polling), Granted)
 
 
 def test_where_nobody_waits_nobody_is_told(server: ValkeyServer, name: str) -> None:

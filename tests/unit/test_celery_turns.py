@@ -12,6 +12,7 @@ from singleflight import Singleton
 from singleflight.carried import Carried
 from singleflight.celery import install
 from singleflight.celery.delivery import Delivery, may_come_back
+from singleflight.celery.endings import countable
 from singleflight.celery.gate import decide
 from singleflight.decisions import Defer, Skip
 from singleflight.errors import StoreUnavailable
@@ -138,6 +139,51 @@ def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: 
 
     assert isinstance(step, Skip if met is None else Defer)
     assert carried.joins == met
+
+
+@pytest.mark.parametrize(("deferrals", "step"), [(0, Defer), (3, Defer), (4, Skip)])
+def test_an_old_result_of_the_same_id_does_not_turn_a_duplicate_into_a_run(
+    app: Celery, deferrals: int, step: type
+) -> None:
+    """Whose result is out gives its lease back at once; where that does not happen, the result is no news."""
+    app.task(shared=False, name="turns.known", singleton=True)(nothing)
+    task = app.tasks["turns.known"]
+    app.backend.store_result("of-old", None, "SUCCESS")
+    delivery = Delivery("run", 0, "token", (), {}, Carried(deferrals=deferrals, since=time.time()))
+    runtime, busy = app.singleflight, Busy(Reason.RUNNING, "of-old", 30.0)
+
+    assert isinstance(decide(runtime, task, runtime.policy(task), delivery, busy)[0], step)
+
+
+@pytest.mark.parametrize(
+    ("broker", "given", "seconds"),
+    [
+        ("redis://", None, 3600),
+        ("sqs://", None, 1800),
+        ("sqs://", 60, 60),
+        ("pgmq://", 10, 10),
+        ("amqp://", 10, None),
+    ],
+)
+def test_the_visibility_timeout_is_what_the_transport_goes_by(
+    broker: str, given: int | None, seconds: float | None
+) -> None:
+    """Built in it differs, and transports without one ignore the option."""
+    app = Celery("visible", broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = {} if given is None else {"visibility_timeout": given}
+    install(app, "memory://")
+
+    assert app.singleflight.visibility_timeout == seconds
+    app.close()
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("classic", 0.3), ("quorum", 1.0)])
+def test_only_quorum_queues_count_whole_seconds(app: Celery, kind: str, counted: float) -> None:
+    """Log, event and metric say what the broker will do."""
+    app.conf.task_queues = {"queue": {"exchange": "queue", "queue_arguments": {"x-queue-type": kind}}}
+    app.task(shared=False, name="turns.counted")(nothing)
+
+    assert countable(app.tasks["turns.counted"], 0.3) == counted
 
 
 @pytest.mark.parametrize(

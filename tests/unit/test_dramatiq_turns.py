@@ -1,4 +1,4 @@
-"""Which Dramatiq runs ask for the next turn of a key: those that must run, and nobody else."""
+"""Which Dramatiq runs ask for the next turn of a key, and how one ends that waits no longer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,50 @@ from typing import Any
 
 import dramatiq
 import pytest
+from dramatiq.broker import MessageProxy
 from dramatiq.brokers.stub import StubBroker
+from dramatiq.results import Results
+from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Singleton
 from singleflight.carried import Carried
+from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery
+from singleflight.dramatiq.errors import Ended
+from singleflight.dramatiq.joining import OPTION
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
+from singleflight.lease import Busy
+from singleflight.stores.memory import MemoryStore
 
 OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
+
+
+@pytest.fixture
+def broker() -> StubBroker:
+    """Return a stub broker that keeps results."""
+    return StubBroker(middleware=[Results(backend=StubBackend(), store_results=True)])
+
+
+def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **options: Any) -> Arrival:
+    """Return a message that arrives at a worker, with nothing in the store yet."""
+    runtime = Runtime(
+        MemoryStore(), prefix="p", enabled=True, defaults=None, store_timeout=1, remember=60, notify=Notify()
+    )
+
+    @dramatiq.actor(broker=broker)
+    def work() -> None:
+        """Do nothing."""
+
+    work.options["singleton"] = Singleton(**options)
+    message = work.message()
+    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, kin)
+    policy = runtime.policy(work, carried)
+    assert policy is not None
+    request = runtime.request(work, policy, delivery)
+    assert request is not None
+    leases = runtime.leases(broker)
+    return Arrival(broker, MessageProxy(message), delivery, policy, request, leases, observing=False)
 
 
 @pytest.mark.parametrize(
@@ -32,22 +67,60 @@ OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
     ],
 )
 def test_only_what_must_run_asks_for_a_turn(
-    options: dict[str, Any], carried: dict[str, Any], kin: bool, wait: bool, first: bool
+    broker: StubBroker, options: dict[str, Any], carried: dict[str, Any], kin: bool, wait: bool, first: bool
 ) -> None:
     """A reservation keeps fresh runs out, and goes past others'; a duplicate would do so for nothing."""
-    runtime = Runtime(
-        "memory://", prefix="p", enabled=True, defaults=None, store_timeout=1, remember=60, notify=Notify()
-    )
+    request = arrival(broker, Carried(**carried), kin=kin, **options).request
 
-    @dramatiq.actor(broker=StubBroker(middleware=[]))
-    def work() -> None:
-        """Do nothing."""
-
-    work.options["singleton"] = Singleton(**options)
-    delivery = Delivery("run", 0, "token", (), {}, Carried(**carried), kin)
-    policy = runtime.policy(work, delivery.carried)
-    assert policy is not None
-    request = runtime.request(work, policy, delivery)
-
-    assert request is not None
     assert (request.wait > 0, request.first) == (wait, first)
+
+
+@pytest.mark.parametrize("deferrals", [1, 5])
+def test_a_run_that_gives_up_leaves_its_place(broker: StubBroker, deferrals: int) -> None:
+    """The next change of what is coalesced would be taken for a duplicate of it, and lost."""
+    carried = Carried(deferrals=deferrals, since=time.time() - 60)
+    waiting = arrival(broker, carried, on_conflict="coalesce", give_up_after=10)
+    leases, key = waiting.leases, waiting.request.key
+    holder = leases.claim(waiting.request._replace(run_id="holder", token="other", wait=0, first=False))
+    assert not isinstance(holder, Busy)
+
+    with pytest.raises(Ended, match="duplicate of run holder"):
+        waiting.admission()
+
+    look = leases.store.peek(key)
+    holder.release()
+    assert look is not None
+    assert (look.record.run_id, look.record.slot) == ("holder", "")
+
+
+def test_a_duplicate_joins_the_run_that_goes_next(broker: StubBroker) -> None:
+    """Who has reserved a key is met like one that runs, and not the run before, which has ended."""
+    joining = arrival(broker, Carried(), on_conflict="join", by="*")
+    store, key = joining.leases.store, joining.request.key
+    before = joining.leases.claim(joining.request._replace(run_id="before", token="1"))
+    joining.leases.claim(joining.request._replace(run_id="next", token="2", wait=60, first=True))
+    assert not isinstance(before, Busy)
+    before.release()
+    look = store.peek(key)
+    assert look is not None
+    assert (look.record.slot, look.record.first) == ("next", True)
+
+    with pytest.raises(Ended):
+        joining.admission()
+
+    (delayed,) = broker.queues[dramatiq.common.dq_name("default")].queue
+    assert dramatiq.Message.decode(delayed).options[OPTION] == "next"
+
+
+@pytest.mark.parametrize(("deferrals", "fate"), [(0, "deferred by"), (4, "duplicate of")])
+def test_an_old_result_of_the_same_id_does_not_turn_a_duplicate_into_a_run(
+    broker: StubBroker, deferrals: int, fate: str
+) -> None:
+    """Whose result is out gives its lease back at once; where that does not happen, the result is no news."""
+    late = arrival(broker, Carried(deferrals=deferrals, since=time.time()))
+    results = next(one for one in broker.middleware if isinstance(one, Results))
+    results.backend.store_result(late.message.copy(message_id="other"), None, 1000)
+    late.leases.claim(late.request._replace(run_id="other", token="1"))
+
+    with pytest.raises(Ended, match=fate):
+        late.admission()

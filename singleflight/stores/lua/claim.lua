@@ -36,8 +36,8 @@ elseif live then
   reason, retry_ms = r_run == run and 'same_run' or 'running', r_expires_ms - now
 elseif not resumed and opens > 0 and now <= opens then
   reason, retry_ms = 'window', opens - now + 1
-elseif not resumed and (first == 0 and r_first > 0 or r_first == 2) and r_slot ~= run and slot_taken() then
-  -- Who listens comes at once, and keeps its turn. All others are seconds away, and may pass each other.
+elseif not resumed and r_first > 0 and not (first == 1 and r_first == 1) and r_slot ~= run and slot_taken() then
+  -- Who listens comes at once, and keeps its turn. Those who poll are seconds away, and may pass each other.
   reason, retry_ms = 'reserved', r_slot_expires_ms - now
 elseif after ~= '' and r_run ~= '' and r_run ~= run and '=' .. r_run ~= after then
   reason = 'superseded'
@@ -64,8 +64,11 @@ if granted then
   end
 else
   if r_slot == run then
-    if reason ~= 'same_run' then
-      if wait > 0 then fill_slot(run, now + wait, first) else fill_slot('', 0, 0) end
+    -- A copy, of the run that works or of an attempt before its retry, has no place of its own.
+    if reason ~= 'same_run' and reason ~= 'finished' then
+      -- Its publisher may have asked for longer: a message can stay long in a broker's queue.
+      local expires = first > 0 and now + wait or math.max(r_slot_expires_ms, now + wait)
+      if wait > 0 then fill_slot(run, expires, first) else fill_slot('', 0, 0) end
     end
   elseif wait > 0 and (reason == 'running' or reason == 'window') and not slot_taken() then
     fill_slot(run, now + wait, first)
