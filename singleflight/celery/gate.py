@@ -36,7 +36,6 @@ from singleflight.events import Event, Kind, logger, short_key
 from singleflight.flight import new_token
 from singleflight.lease import Busy, Lease, Outcome, Reason
 from singleflight.plain import holding
-from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +52,9 @@ LEASE = "_singleflight_lease"
 
 KEEPS_SLOT = "_singleflight_keeps_slot"
 """Where a request notes that its key has a waiting slot, which its own retry must not lose."""
+
+REFUSED = "_singleflight_refused"
+"""Where a request that ends without having run keeps its key and delivery, until its end is stored."""
 
 
 def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[[], None]) -> Any:
@@ -129,6 +131,12 @@ def release(task: Task, state: str | None) -> None:
             outcome = Outcome.REQUEUED
         keeps_slot = outcome is Outcome.RETRYING and KEEPS_SLOT in context.__dict__
         lease.release(outcome, again=context.__dict__.get(AGAIN, 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
+    elif REFUSED in context.__dict__:
+        key, delivery = context.__dict__.pop(REFUSED)
+        ended = state in (states.SUCCESS, states.IGNORED) or (
+            state == states.FAILURE and not may_come_back(task)
+        )
+        task.app.singleflight.leave(key, delivery, ended=ended)
 
 
 _OUTCOMES = {
@@ -183,17 +191,21 @@ def _refused(
             return endings.defer(task, carried, delay)
         case Refuse():
             tell(Kind.REFUSED, request, busy)
-            if carried.slot is not None or busy.waiting == delivery.run_id:
-                runtime.leave(request.key, delivery)
+            _leave_at_end(task, delivery, request, busy)
             raise Conflict(f"{task.name}: {busy}")
         case Skip(gave_up):
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
-            try:
-                return endings.skip(task, policy, f"duplicate of run {busy.ahead} ({busy.reason})")
-            finally:
-                if carried.slot is not None or busy.waiting == delivery.run_id:
-                    # Recorded as ended only once its end is stored: a copy must be able to do that again.
-                    runtime.leave(request.key, delivery, ended=policy.skip_result is UNSET)
+            _leave_at_end(task, delivery, request, busy)
+            return endings.skip(task, policy, f"duplicate of run {busy.ahead} ({busy.reason})")
+
+
+def _leave_at_end(task: Task, delivery: Delivery, request: Request, busy: Busy) -> None:
+    """Have the slot freed of a run that has one, or whose publisher is just about to ask for it.
+
+    It is recorded as ended only once its end is stored: a copy must be able to do that again.
+    """
+    if delivery.carried.slot is not None or busy.waiting == delivery.run_id:
+        task.request.__dict__[REFUSED] = request.key, delivery
 
 
 def decide(

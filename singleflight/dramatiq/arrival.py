@@ -28,6 +28,7 @@ from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import SingleflightError, StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
 from singleflight.lease import Busy, Outcome, Reason
+from singleflight.parting import release_of
 from singleflight.policy import UNSET
 from singleflight.queueing import between_attempts
 
@@ -136,15 +137,25 @@ class Arrival:
                 raise errors.Conflict(f"{self.message.actor_name}: {busy}")
             case Skip(gave_up):
                 tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, self.request, busy)
+        ended = False
         try:
             return self._skip(f"duplicate of run {busy.ahead} ({busy.reason})")
+        except errors.Ended:
+            ended = True  # its failure is stored, so a copy need not be able to do that again
+            raise
         finally:
-            if busy.waiting == self.delivery.run_id:
-                self._leave()
+            self._leave(busy, ended=ended)
 
-    def _leave(self) -> None:
-        """Let this run wait no longer; if the store is away, its slot lapses by itself."""
+    def _leave(self, busy: Busy, *, ended: bool) -> None:
+        """Let this run wait no longer, if it may; if the store is away, its slot lapses by itself.
+
+        ``ended`` also records that: its sender may be just about to ask for the slot in its name.
+        """
+        if not (self.policy.at_publish or busy.waiting == self.delivery.run_id):
+            return
         try:
+            if ended:
+                self.leases.store.release(release_of(self.request, Outcome.CANCELLED))
             self.leases.store.unqueue(self.request.key, self.delivery.run_id)
         except SingleflightError as error:
             logger.warning("%s: its waiting slot is left to lapse: %s", self.message, error)

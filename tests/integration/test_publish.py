@@ -351,6 +351,39 @@ def test_a_skipped_run_leaves_no_slot(rig: Rig) -> None:
     assert waiting.id not in [run.run for run in rig.runs("skipped")]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("strict", {}),
+        ("once", {"ignore_result": True}),
+        ("once", {"singleton": Singleton(by="key", at_most_one="waiting_or_running", skip_result="none")}),
+    ],
+    ids=["refused", "skipped", "skip_result"],
+)
+def test_a_publisher_slower_than_the_end_of_its_run_takes_no_slot(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    """A run that was refused or skipped before its publisher asked for the slot would mute its key."""
+    key = uuid()
+    gate, store = rig.folder / f"{key}-gate", rig.app.singleflight.slots._store
+    publish(rig, name, key, gate=str(gate))
+    rig.wait_start(key)
+    queue = store.queue
+
+    def late(key: str, run_id: str, **how: Any) -> Any:
+        until(lambda: rig.final(run_id), 10, "the run's end on record")
+        return queue(key, run_id, **how)
+
+    monkeypatch.setattr(store, "peek", lambda _: None)  # as if the other run had started just after
+    monkeypatch.setattr(store, "queue", late)
+    second = publish(rig, name, key, options)
+    monkeypatch.undo()
+    gate.touch()
+
+    assert not waits(rig, second.id)
+    assert len(rig.runs(key)) == 1
+
+
 @pytest.mark.timeout(240)
 def test_a_thousand_publishes_outlast_a_store_that_hangs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

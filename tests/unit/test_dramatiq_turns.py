@@ -20,7 +20,7 @@ from singleflight.dramatiq.errors import Ended
 from singleflight.dramatiq.joining import OPTION
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
-from singleflight.lease import Busy
+from singleflight.lease import Busy, Reason
 from singleflight.stores.memory import MemoryStore
 
 OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
@@ -91,6 +91,20 @@ def test_a_run_that_gives_up_leaves_its_place(broker: StubBroker, deferrals: int
     holder.release()
     assert look is not None
     assert (look.record.run_id, look.record.slot) == ("holder", "")
+
+
+def test_a_skipped_run_gets_no_place_any_more(broker: StubBroker) -> None:
+    """Its sender may ask for the slot when it has been skipped already, and would mute the key."""
+    late = arrival(broker, Carried(), at_most_one="waiting_or_running")
+    store, key = late.leases.store, late.request.key
+    late.leases.claim(late.request._replace(run_id="holder", token="1"))
+    with pytest.raises(Ended, match="duplicate of run holder"):
+        late.admission()
+
+    busy = store.queue(key, late.delivery.run_id, ttl_ms=60_000, running_too=False)
+
+    assert busy is not None
+    assert busy.reason is Reason.FINISHED
 
 
 def test_a_duplicate_joins_the_run_that_goes_next(broker: StubBroker) -> None:
