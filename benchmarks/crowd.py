@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 VARIANTS = ("singleflight, defer", "lock and retry(countdown=1)", "redis-py Lock in the body")
 BODY = 0.1
-"""Seconds that each run takes, as in `crowd_app`."""
+"""Seconds that each run takes."""
+
+WORKERS = 2
+
+START = 60.0
+"""Seconds in which all workers must answer."""
 
 LONGEST = 600.0
 """Seconds after which we stop waiting for a crowd."""
@@ -53,19 +58,20 @@ def _crowd(name: str, count: int) -> tuple[float, ...]:
         env = {
             **os.environ,
             "BENCH_VARIANT": name,
+            "BENCH_BODY": str(BODY),
             "BENCH_BROKER": broker.url,
             "BENCH_STORE": store.url,
             "PYTHONPATH": str(Path(__file__).parents[1]),
         }
         argv = [sys.executable, "-m", "celery", "-A", "benchmarks.crowd_app", "worker", "-c", "4"]
         argv += ["-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        for number in range(2):
+        for number in range(WORKERS):
             children.add(Child("worker", [*argv, "-n", f"worker{number}"], env=env))
         app = Celery("publisher", broker=broker.url, set_as_current=False)
-        _send_other(app)  # both workers are up when the first of them answers and a moment has passed
-        _wait(store, "waited", 1)
-        time.sleep(2)
-        store.client.delete("waited")
+        deadline = time.monotonic() + START
+        while len(app.control.ping(timeout=0.5)) < WORKERS:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name}: the workers are not up after {START:g} s")
         broker.reset_traffic()
         began, others = time.time(), 0
         for _ in range(count):

@@ -10,8 +10,7 @@ import redis
 from celery import Celery, Task
 
 VARIANT = os.environ["BENCH_VARIANT"]
-BODY = 0.1
-"""Seconds that each run takes."""
+BODY = float(os.environ["BENCH_BODY"])
 
 app = Celery("bench", broker=os.environ["BENCH_BROKER"], set_as_current=False)
 app.conf.update(

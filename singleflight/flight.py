@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, Notify, about
 from singleflight.keeper import process_keeper
-from singleflight.lease import Busy, Holder, Lease, Outcome, monotonic
+from singleflight.lease import Busy, Holder, Lease, Outcome, Reason, monotonic
 from singleflight.parting import release_of
 from singleflight.stores.base import Claim
 
@@ -110,8 +110,11 @@ class Leases:
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
         """Report what became of a refused claim."""
-        age = None if busy.since is None else max(0.0, time.time() - busy.since)
-        self.notify(about(request, kind, str(busy.reason), holder=busy.holder, age=age, delay=delay))
+        holder, since = busy.holder, busy.since
+        if busy.reason is Reason.RESERVED:
+            holder = since = None  # those of the run before: of who goes next only the run is known
+        age = None if since is None else max(0.0, time.time() - since)
+        self.notify(about(request, kind, str(busy.reason), holder=holder, age=age, delay=delay))
 
 
 def new_token() -> str:

@@ -71,13 +71,13 @@ def drop() -> NoReturn:
 
 
 def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
-    """Publish the same message again, to arrive ``delay`` seconds later (`countable`), and end this delivery.
+    """Publish the same message again, to arrive ``delay`` seconds later, and end this delivery.
 
     ``carried`` is what the message says about its run when it comes back. Id, flow, stamps, headers, priority
     and the count of retries stay as they are: a deferral is no retry. If the broker does not take it, the
     message goes back to it, or the run fails visibly.
     """
-    request = task.request
+    request, delay = task.request, countable(task, delay)
     for pause in [0.0, *(2.0**n for n in range(PUBLISH_TRIES - 1))]:
         time.sleep(pause)
         try:

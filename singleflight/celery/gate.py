@@ -180,8 +180,7 @@ def _refused(
             tell(Kind.DROPPED, request, busy)
             return endings.drop()
         case Defer(delay):
-            delay = endings.countable(task, delay)
-            tell(Kind.DEFERRED, request, busy, delay=delay)
+            tell(Kind.DEFERRED, request, busy, delay=endings.countable(task, delay))
             deferrals = delivery.carried.deferrals
             if deferrals and deferrals % CROWD == 0:
                 logger.warning(
@@ -249,7 +248,7 @@ def _without_store(
         return endings.skip(task, policy, f"the store was away: {error}")
     if wanted == "defer":
         waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
-        delay = endings.countable(task, deferral(waited, math.inf, random.random(), longest))  # noqa: S311
+        delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
         endings.defer(task, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(
         Event(

@@ -209,6 +209,22 @@ def test_what_became_of_a_refused_claim_is_reported_with_its_obstacle(core: Core
     assert (event.kind, event.reason, event.holder, event.delay) == ("deferred", "running", held.holder, 3)
 
 
+def test_a_reserved_key_is_not_said_to_be_held_by_the_run_before(core: Core) -> None:
+    """That one has ended: whoever looks for it would look in vain."""
+    before = core.claim()
+    core.leases.claim(core.request(run_id="next", wait=60.0, first=True))
+    before.release()
+    answer = core.leases.claim(core.request())
+    assert isinstance(answer, Busy)
+    assert (answer.reason, answer.ahead) == (Reason.RESERVED, "next")
+
+    core.leases.tell(Kind.DEFERRED, core.request(), answer, delay=3)
+
+    event = core.events[-1]
+    assert (event.reason, event.holder, event.age) == ("reserved", None, None)
+    assert str(answer).startswith("reserved: run next, free in at most ")
+
+
 # --- try_lease ----------------------------------------------------------------------------------------
 
 
