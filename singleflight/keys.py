@@ -53,14 +53,8 @@ class KeyRule:
         _check_prefix(self.prefix)
         if callable(self.by):
             self._check_callable(self.by)
-        elif self.by != "*" and self._extra is None:
-            known = self.signature.parameters
-            for name in self.by:
-                if name not in known:
-                    names = ", ".join(known) or "none"
-                    raise ConfigurationError(
-                        f"by={name!r} names no parameter of task {self.task}; its parameters are: {names}"
-                    )
+        elif self.by != "*":
+            self._check_names(self.by)
 
     @property
     def ignores_parameters(self) -> bool:
@@ -76,10 +70,16 @@ class KeyRule:
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
+        hidden = self._hidden
         if required and not self.by_given:
             texts.append(
                 f"task {self.task} takes {', '.join(required)}, but its key is its name only: calls with "
                 f"different arguments are duplicates; write by={required[0]!r} or by='*', or by=() if meant"
+            )
+        elif hidden and len(self.signature.parameters) == 2 and not self.by_given:  # noqa: PLR2004 - those two
+            texts.append(
+                f"task {self.task} takes {hidden}, but its key is its name only: calls with different "
+                f"arguments are duplicates; write by='*' or by=lambda {hidden[1:]}: ..., or by=() if meant"
             )
         if self.name is None and self.task.split(".")[0] == "__main__":
             texts.append(
@@ -94,8 +94,9 @@ class KeyRule:
         None means: take no lease, and let the call raise its own TypeError.
 
         Raises:
-            ConfigurationError: if an argument that counts has a type that has no canonical form, or the
-                ``by`` callable failed. The message names the argument and its type, never its value.
+            ConfigurationError: if the call does not carry an argument that counts, if that has a type that
+                has no canonical form, or if the ``by`` callable failed or returned None. The message names
+                the argument and its type, never its value.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -113,7 +114,7 @@ class KeyRule:
             parts = named
         else:
             known = {**more, **named}
-            parts = {name: known[name] for name in self.by if name in known}
+            parts = {name: self._carried(known, name) for name in self.by}
         encoded = [_encode_argument(self.task, name, parts[name]) for name in sorted(parts)]
         source = b"callable" if callable(self.by) else b"arguments"
         return _key_text(self.prefix, self.name or self.task, [source, *encoded] if encoded else [])
@@ -126,13 +127,55 @@ class KeyRule:
                 return parameter.name
         return None
 
+    @property
+    def _hidden(self) -> str:
+        """How the parameters read that may hide others, as in a wrapper; empty if none do."""
+        names = {parameter.kind: name for name, parameter in self.signature.parameters.items()}
+        args, kwargs = names.get(inspect.Parameter.VAR_POSITIONAL), self._extra
+        return f"*{args}, **{kwargs}" if args and kwargs else ""
+
+    def _carried(self, known: Mapping[str, object], name: str) -> object:
+        """Return an argument that counts: calls without it must not all be one piece of work."""
+        if name in known:
+            return known[name]
+        raise ConfigurationError(
+            f"a call of task {self.task} has no {name!r}, which by={name!r} makes its key of; pass it by "
+            f"keyword, give the task a parameter {name} with a default, or write "
+            f"by=lambda **given: given.get({name!r}, ()) if all such calls are the same work"
+        )
+
     def _call(self, by: Callable[..., object], arguments: dict[str, object]) -> object:
         try:
-            return by(**arguments)
+            value = by(**arguments)
         except Exception as exc:
-            raise ConfigurationError(
-                f"by= of task {self.task} raised {type(exc).__name__}; it must return a value for every call"
-            ) from exc
+            raise self._no_value(f"raised {type(exc).__name__}") from exc
+        if value is None:
+            # Far more often an argument that is missing than the wish that all such calls be one.
+            raise self._no_value("returned None")
+        return value
+
+    def _no_value(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"by= of task {self.task} {what}; it must return a value for every call, such as () where all "
+            "such calls are the same work"
+        )
+
+    def _check_names(self, by: tuple[str, ...]) -> None:
+        known = self.signature.parameters
+        for name in by:
+            if name in known:
+                continue
+            if self._extra is None:
+                names = ", ".join(known) or "none"
+                raise ConfigurationError(
+                    f"by={name!r} names no parameter of task {self.task}; its parameters are: {names}"
+                )
+            if hidden := self._hidden:
+                raise ConfigurationError(
+                    f"by={name!r} names no parameter of task {self.task}, which takes {hidden}: given by "
+                    f"position it could not be found; put @functools.wraps into the decorator, name {name} "
+                    f"in the signature, or write by=lambda {hidden[1:]}: ..."
+                )
 
     def _check_callable(self, by: Callable[..., object]) -> None:
         extra = self._extra

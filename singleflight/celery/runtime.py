@@ -14,6 +14,7 @@ from singleflight.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger, short_key
 from singleflight.flight import Leases, Request
+from singleflight.keyless import key_of_run
 from singleflight.keys import rule_of
 from singleflight.lease import Outcome
 from singleflight.plain import PREFIX
@@ -201,7 +202,13 @@ class Runtime:
 
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""
-        key = key_rule(self.prefix, task, policy).key(delivery.args, delivery.kwargs)
+        key = key_of_run(
+            key_rule(self.prefix, task, policy),
+            delivery.args,
+            delivery.kwargs,
+            run_id=delivery.run_id,
+            observing=self.enabled == "observe",
+        )
         if key is None:
             return None
         carried, wait, first = delivery.carried, 0.0, False

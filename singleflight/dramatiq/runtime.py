@@ -16,6 +16,7 @@ from singleflight.dramatiq.delivery import OPTION, Delivery
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.flight import Leases, Request
+from singleflight.keyless import key_of_run
 from singleflight.keys import rule_of
 from singleflight.plain import run_around
 from singleflight.policy import Policies, Singleton, resolve
@@ -155,7 +156,13 @@ class Runtime:
 
     def request(self, actor: Actor[Any, Any], policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the actor."""
-        key = self.key(actor, policy, delivery.args, delivery.kwargs)
+        key = key_of_run(
+            self.key_rule(actor, policy),
+            delivery.args,
+            delivery.kwargs,
+            run_id=delivery.run_id,
+            observing=self.enabled == "observe",
+        )
         if key is None:
             return None
         carried = delivery.carried

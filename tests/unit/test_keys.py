@@ -296,11 +296,28 @@ def test_all_arguments_count_with_a_star() -> None:
 
 
 def test_a_name_may_be_found_among_the_keyword_arguments() -> None:
-    """A task that takes **extra can be keyed by one of them; absent is not the same as None."""
-    rule = rule_of(order, by=("tenant",))
+    """A task that takes **extra, and nothing by position besides, can be keyed by one of them."""
+
+    def task(account: int, **extra: object) -> None: ...
+
+    rule = rule_of(task, by=("tenant",))
 
     assert rule.key((1,), {"tenant": "a"}) == rule.key((2,), {"tenant": "a"})
-    assert len({rule.key((1,), extra) for extra in ({}, {"tenant": None}, {"tenant": "a"})}) == 3
+    assert len({rule.key((1,), {"tenant": tenant}) for tenant in (None, "a", "b")}) == 3
+
+
+def test_a_call_that_does_not_carry_a_name_of_by_is_refused() -> None:
+    """Otherwise all such calls would share one key, and all but one of them would be skipped."""
+
+    def task(account: int, **extra: object) -> None: ...
+
+    rule = rule_of(task, by=("account", "tenant"))
+
+    with pytest.raises(ConfigurationError, match=r"task shop\.task.* no 'tenant'.*by=lambda") as caught:
+        rule.key((4711,), {"region": "hunter2"})
+
+    assert "hunter2" not in str(caught.value)
+    assert "4711" not in str(caught.value)
 
 
 def test_the_keyword_arguments_as_a_whole_can_be_named() -> None:
@@ -351,6 +368,23 @@ def test_a_failing_callable_is_a_configuration_error_without_the_value() -> None
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"account": None}])
+def test_a_callable_that_returns_none_is_refused_for_that_call(arguments: dict[str, object]) -> None:
+    """All such calls would share one key; () or any other value says that this is meant."""
+
+    def task(**extra: object) -> None: ...
+
+    by_value = rule_of(task, by=lambda **given: given.get("account"))
+    by_choice = rule_of(task, by=lambda **given: given.get("account") or ())
+
+    with pytest.raises(
+        ConfigurationError, match=r"by= of task shop\.task returned None.*value for every call"
+    ):
+        by_value.key((), arguments)
+    assert by_choice.key((), arguments) == by_choice.key((), {}) != by_choice.key((), {"account": 7})
+    assert by_value.key((), {"account": 7}) is not None
+
+
 # --- refused when declared ----------------------------------------------------------------------------
 
 
@@ -361,6 +395,47 @@ def test_an_unknown_parameter_name_is_refused_with_the_known_ones() -> None:
 
     with pytest.raises(ConfigurationError, match=r"'acount_id'.*shop\.task.*account_id, reason"):
         rule_of(task, by=("acount_id",))
+
+
+def undecorated(function: Any) -> Any:
+    """Decorate as people do who have never heard of `functools.wraps`."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Run:
+    """A task that is a class, with the `run` that its base had."""
+
+    def run(self, *args: object, **kwargs: object) -> None:
+        """Take whatever comes."""
+
+
+def first_hidden(request: object, *args: object, **kwargs: object) -> None:
+    """Stand for a wrapper that names what it needs itself."""
+
+
+@pytest.mark.parametrize("function", [undecorated(order), Run().run, first_hidden])
+def test_a_name_that_cannot_be_found_in_the_signature_is_refused(function: Any) -> None:
+    """Given by position it would be missing from the key, so that distinct calls were duplicates."""
+    with pytest.raises(ConfigurationError, match=r"by='account'.*shop\.task.*\*args.*functools\.wraps"):
+        rule_of(function, by=("account",))
+
+
+def test_a_signature_that_is_hidden_warns_without_by() -> None:
+    """Nobody can tell whether such a task takes arguments that make its work distinct."""
+    hidden = undecorated(order)
+
+    (text,) = rule_of(hidden, by=(), by_given=False).warnings()
+
+    assert "takes *args, **kwargs, but its key is its name only" in text
+    assert (
+        rule_of(hidden, by=lambda args, **kwargs: (args, kwargs)).key((1,), {}) is not None
+    )  # as the text proposes
+    assert rule_of(hidden, by=(), by_given=True).warnings() == []
+    assert rule_of(no_argument, by=(), by_given=False).warnings() == []
 
 
 @pytest.mark.parametrize(
