@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.support.report import Report
 from benchmarks.support.servers import valkey
-from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores.base import REMEMBER
 from singleflight.stores.redis import RedisStore
 

@@ -12,8 +12,8 @@ from benchmarks.support.requests import counted_requests
 from benchmarks.support.rounds import interleave, quantile, ratio
 from benchmarks.support.servers import valkey
 from singleflight import try_lease
-from singleflight.flight import Leases, Request, new_token
 from singleflight.lease import Busy
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores.redis import RedisStore
 
 if TYPE_CHECKING:

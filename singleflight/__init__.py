@@ -12,7 +12,10 @@ from singleflight.errors import (
 )
 from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
 from singleflight.options import Singleton
-from singleflight.plain import current_lease, lease, try_lease
+
+# isort: split
+# Last: the function `lease` takes the name that importing the module `lease` has given to that module.
+from singleflight.api import current_lease, lease, try_lease
 
 if TYPE_CHECKING:
     from singleflight.events import Event, Kind

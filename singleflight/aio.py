@@ -1,4 +1,4 @@
-"""The async face of `singleflight.flight`: the same leases, and no event loop that waits for a store.
+"""The async face of leases: the same as in plain code, and no event loop that waits for a store.
 
 Requests to the store run in a few threads of our own, never in the loop's default executor, which may be
 full of other people's work; renewals are the keeper's, as ever. A request cannot be called back, so whoever
@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from singleflight import asking, plain
-from singleflight.asking import LONGEST_POLL, SHORTEST_POLL
+from singleflight import api
+from singleflight.api import PREFIX, holding
 from singleflight.errors import LeaseLost, StoreUnavailable
-from singleflight.flight import new_token
 from singleflight.lease import Busy, Lease, Outcome
-from singleflight.plain import PREFIX, holding
+from singleflight.leases import waiting
+from singleflight.leases.claiming import new_token
+from singleflight.leases.waiting import LONGEST_POLL, SHORTEST_POLL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from singleflight.flight import Leases, Request
     from singleflight.lease import Holder
+    from singleflight.leases.claiming import Leases, Request
     from singleflight.stores.base import Store
 
 THREADS = 8
@@ -118,7 +119,7 @@ async def try_lease(
     If the caller is cancelled, nothing stays held: what the store may have granted is given back.
     """
     answer = await _in_thread(
-        lambda: plain.try_lease(
+        lambda: api.try_lease(
             store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=on_lost
         ),
         undo=_give_back,
@@ -149,14 +150,14 @@ async def lease(
         LeaseLost: if the lease was lost and ``cancel_on_lost`` is set.
     """
     strike = _Strike() if cancel_on_lost else None
-    deadline = asking.deadline_after(wait)
-    request = asking.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
-    leases = await _in_thread(lambda: asking.leases_of(store))
-    request = asking.in_line(leases, request, deadline)
+    deadline = waiting.deadline_after(wait)
+    request = waiting.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
+    leases = await _in_thread(lambda: waiting.leases_of(store))
+    request = waiting.in_line(leases, request, deadline)
     try:
         taken = await _until_granted(leases, request, deadline, strike)
     except BaseException:
-        _Process.threads.submit(asking.leave_line, leases, request)
+        _Process.threads.submit(waiting.leave_line, leases, request)
         raise
     async with AsyncLease(taken) as answer:
         with strike or contextlib.nullcontext(), holding(taken):
@@ -166,15 +167,15 @@ async def lease(
 async def _until_granted(
     leases: Leases, request: Request, deadline: float, on_lost: Callable[[Lease], None] | None
 ) -> Lease:
-    """Do what `singleflight.asking` does, but never block a thread to be told: there are few, for all."""
+    """Wait as `singleflight.leases.waiting` does, but block no thread: there are few, for all waiters."""
     pause = SHORTEST_POLL
     while True:
         answer = await _ask(leases, request._replace(token=new_token()), on_lost)
         if isinstance(answer, Lease):
             return answer
-        left = asking.time_left(answer, request, deadline)
+        left = waiting.time_left(answer, request, deadline)
         is_next = isinstance(answer, Busy) and answer.waiting == request.run_id
-        await asyncio.sleep(min(left, SHORTEST_POLL if is_next else asking.spread(pause)))
+        await asyncio.sleep(min(left, SHORTEST_POLL if is_next else waiting.spread(pause)))
         pause = min(LONGEST_POLL, pause * 1.5)
 
 
@@ -193,7 +194,7 @@ async def _ask(
 def _abandon(late: Lease | Busy, leases: Leases, request: Request) -> None:
     """Give back what comes for one who has been cancelled meanwhile, and its place too."""
     _give_back(late)
-    asking.leave_line(leases, request)
+    waiting.leave_line(leases, request)
 
 
 class _Strike:

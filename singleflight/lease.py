@@ -158,7 +158,7 @@ class Busy:
 
 
 class _Keeper(Protocol):
-    """What a lease needs of whoever keeps it; `singleflight.keeper.Keeper` is the one there is."""
+    """What a lease needs of whoever keeps it; `singleflight.leases.keeper.Keeper` is the one there is."""
 
     @property
     def clock(self) -> Callable[[], float]: ...
@@ -295,3 +295,8 @@ def margin(ttl: float) -> float:
     A tenth of ``ttl``, at most one second: it covers the reply's way back and clock rates that differ.
     """
     return min(ttl / 10, 1.0)
+
+
+def renewal_interval(ttl: float) -> float:
+    """Return how many seconds lie between two renewals: two of them may fail before a lease lapses."""
+    return ttl / 3

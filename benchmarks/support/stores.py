@@ -39,7 +39,7 @@ def other_stores(*, quick: bool) -> Iterator[dict[str, str]]:
 
 
 def _tables(url: str) -> None:
-    from singleflight.stores.sql_setup import create_tables  # noqa: PLC0415 - optional
+    from singleflight.stores.sql.setup import create_tables  # noqa: PLC0415 - optional
 
     create_tables(url)
 
@@ -52,7 +52,7 @@ def _emulator(children: Children) -> str:
     argv = [str(Path(sys.executable).parent / "ministack")]
     child = children.add(Child("ministack", argv, env={**os.environ, **own}))
     from singleflight.errors import SingleflightError  # noqa: PLC0415 - optional, as the next one
-    from singleflight.stores.dynamodb_setup import create_table  # noqa: PLC0415
+    from singleflight.stores.dynamodb.setup import create_table  # noqa: PLC0415
 
     url = f"dynamodb://leases?region=us-east-1&endpoint=http://127.0.0.1:{port}"
     deadline = time.monotonic() + START

@@ -12,7 +12,7 @@ import signal
 import threading
 from typing import Any
 
-from singleflight import abort
+from singleflight.leases import abort
 
 
 class Abort(abort.Abort):
@@ -24,7 +24,7 @@ class Abort(abort.Abort):
         self._handler = _handler() if threading.current_thread() is threading.main_thread() else None
 
     def strike(self) -> None:
-        """See `singleflight.abort.Abort.strike`."""
+        """See `singleflight.leases.abort.Abort.strike`."""
         if self._handler is None:
             super().strike()
         else:
@@ -32,7 +32,7 @@ class Abort(abort.Abort):
             signal.pthread_kill(self.thread, signal.SIGUSR1)
 
     def forget(self) -> None:
-        """See `singleflight.abort.Abort.forget`; the handler looks itself whether the body still runs."""
+        """See `singleflight.leases.abort.Abort.forget`; the handler looks whether the body still runs."""
         if self._handler is None:
             super().forget()
 

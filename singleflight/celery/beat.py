@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
-from singleflight.celery.sharing import SharedTicks
+from singleflight.celery.scheduler_mixin import SharedTicks
 from singleflight.errors import ConfigurationError
 from singleflight.events import logger
 

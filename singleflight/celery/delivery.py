@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from singleflight.carried import Carried
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

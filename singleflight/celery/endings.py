@@ -20,8 +20,8 @@ from singleflight.policy import UNSET
 if TYPE_CHECKING:
     from celery import Task
 
-    from singleflight.carried import Carried
     from singleflight.policy import Policy
+    from singleflight.tasks.message import Carried
 
 PUBLISH_TRIES = 5
 """How often a deferral of an early-acknowledged message is tried, with pauses of 1, 2, 4, 8 s between."""

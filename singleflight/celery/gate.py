@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 
+from singleflight.api import holding
 from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
 from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back
 from singleflight.celery.publish import AGAIN
-from singleflight.decisions import (
+from singleflight.errors import Conflict, StoreUnavailable
+from singleflight.events import Event, Kind, logger, short_key
+from singleflight.lease import Busy, Lease, Outcome, Reason
+from singleflight.leases.claiming import new_token
+from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
     SHORTEST_DEFERRAL,
@@ -31,21 +36,16 @@ from singleflight.decisions import (
     deferral,
     next_step,
 )
-from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import Event, Kind, logger, short_key
-from singleflight.flight import new_token
-from singleflight.lease import Busy, Lease, Outcome, Reason
-from singleflight.plain import holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery import Task
 
-    from singleflight.carried import Carried
     from singleflight.celery.runtime import Runtime
-    from singleflight.flight import Request
+    from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
+    from singleflight.tasks.message import Carried
 
 LEASE = "_singleflight_lease"
 """Where a request keeps its lease until `release`."""

@@ -14,14 +14,14 @@ from singleflight.celery import endings
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Busy, Reason
 from singleflight.policy import UNSET
-from singleflight.queueing import between_attempts
+from singleflight.tasks.publishing import between_attempts
 
 if TYPE_CHECKING:
     from celery import Task
 
-    from singleflight.carried import Carried
     from singleflight.celery.runtime import Runtime
     from singleflight.policy import Policy
+    from singleflight.tasks.message import Carried
 
 UNREADABLE = ("", "disabled", "rpc")
 """Result backends, by scheme, from which no worker can read another run's result."""

@@ -17,12 +17,12 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import dumps, loads
 
-from singleflight.carried import Carried
+from singleflight.api import run_around
 from singleflight.celery import endings
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.runtime import key_rule
-from singleflight.plain import run_around
-from singleflight.queueing import Place
+from singleflight.tasks.message import Carried
+from singleflight.tasks.publishing import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,8 @@ from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.errors import SingleflightError
 from singleflight.events import logger
-from singleflight.flight import new_token
 from singleflight.lease import Outcome
+from singleflight.leases.claiming import new_token
 
 GRACE = 1.0
 """Seconds a lease is shortened to when its child is being killed: billiard lets it live another 0.1 s."""
@@ -30,7 +30,7 @@ DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardIn
 if TYPE_CHECKING:
     from celery.worker.request import Request as Behind
 
-    from singleflight.flight import Request as Asked
+    from singleflight.leases.claiming import Request as Asked
 else:
     Behind = object
 

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from singleflight.carried import Carried
+from singleflight.api import PREFIX
 from singleflight.celery import joining
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
-from singleflight.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.events import Notify, logger, short_key
-from singleflight.flight import Leases, Request
-from singleflight.keyless import key_of_run
 from singleflight.keys import rule_of
 from singleflight.lease import Outcome
-from singleflight.plain import PREFIX
+from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton
-from singleflight.queueing import Slots
 from singleflight.stores import STORE_TIMEOUT, open_store
 from singleflight.stores.base import REMEMBER, Release
+from singleflight.tasks.decisions import LONGEST_DEFERRAL, slot_wait
+from singleflight.tasks.keyless import key_of_run
+from singleflight.tasks.message import Carried
+from singleflight.tasks.publishing import Slots
 
 if TYPE_CHECKING:
     from celery import Celery, Task

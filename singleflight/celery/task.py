@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from celery import states
 from celery.result import EagerResult
 
-from singleflight.carried import Carried
 from singleflight.celery import gate, joining, publish
 from singleflight.celery.delivery import HEADER, option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.runtime import key_rule
 from singleflight.policy import Singleton
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from celery import Task as Behind

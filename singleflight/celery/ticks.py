@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from singleflight.celery.instants import SKEW, due_of, last_run, next_due, tick_id
+from singleflight.celery.schedule_times import SKEW, due_of, last_run, next_due, tick_id
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, Notify, logger
-from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores.base import INFINITE, Release
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from celery import exceptions
 from celery.app.task import Task
 from celery.utils.imports import symbol_by_name
 
+from singleflight.api import PREFIX
 from singleflight.celery import joining
 from singleflight.celery.request import SingletonRequest
 from singleflight.celery.runtime import key_rule
 from singleflight.celery.task import SingletonTask, declared
 from singleflight.errors import ConfigurationError
-from singleflight.plain import PREFIX
 from singleflight.policy import resolve
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def main() -> None:
     Called by the name ``setlock``, the program is ``singleflight run``.
     """
     try:
-        from singleflight.cli.door import enter  # noqa: PLC0415 - what it needs may be missing
+        from singleflight.cli.entry_point import enter  # noqa: PLC0415 - what it needs may be missing
 
         # Any other name stands for singleflight too, such as __main__.py after `python -m`.
         enter("setlock" if Path(sys.argv[0]).name == "setlock" else "singleflight")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from singleflight.cli.demo.command import demo
-from singleflight.cli.doctor import doctor
-from singleflight.cli.init import init
-from singleflight.cli.inspect import evict, ls, show, watch
-from singleflight.cli.run import run
+from singleflight.cli.doctor.command import doctor
+from singleflight.cli.operators.commands import evict, ls, show, watch
+from singleflight.cli.operators.init import init
+from singleflight.cli.run.command import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from singleflight.cli import operate
-from singleflight.cli.access import Access
-from singleflight.cli.inspect import ALL, EVERY, JSON, YES
-from singleflight.cli.voice import Failure, spoken
+from singleflight.cli.operators import actions
+from singleflight.cli.operators.access import Access
+from singleflight.cli.operators.commands import ALL, EVERY, JSON, YES
+from singleflight.cli.output import Failure, spoken
 from singleflight.errors import SingleflightError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def singleflight(ctx: click.Context) -> None:
 @click.pass_context
 def ls(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
     """List what is held, waited for, or in its window."""
-    operate.ls(_access(ctx), everything=everything, as_json=as_json)
+    actions.ls(_access(ctx), everything=everything, as_json=as_json)
 
 
 @singleflight.command()
@@ -56,7 +56,7 @@ def ls(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
 def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
     """Show all about one key: a key as `ls` prints it, or a task and its ARGUMENTS as a JSON object."""
     access = _access(ctx)
-    operate.show(access, access.key(words), as_json=as_json)
+    actions.show(access, access.key(words), as_json=as_json)
 
 
 @singleflight.command()
@@ -67,7 +67,7 @@ def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
 def evict(ctx: click.Context, words: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
     """End a lease by force, so that another run can start; a live holder learns that it lost it."""
     access = _access(ctx)
-    operate.evict(access, access.key(words), yes=yes, as_json=as_json)
+    actions.evict(access, access.key(words), yes=yes, as_json=as_json)
 
 
 @singleflight.command()
@@ -77,7 +77,7 @@ def evict(ctx: click.Context, words: tuple[str, ...], *, yes: bool, as_json: boo
 @click.pass_context
 def watch(ctx: click.Context, *, every: float, everything: bool, as_json: bool) -> None:
     """Watch leases come and go, until Ctrl-C."""
-    operate.watch(_access(ctx), every=every, everything=everything, as_json=as_json)
+    actions.watch(_access(ctx), every=every, everything=everything, as_json=as_json)
 
 
 @singleflight.command()
@@ -85,7 +85,7 @@ def watch(ctx: click.Context, *, every: float, everything: bool, as_json: bool) 
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool) -> None:
     """Check whether this app's set-up and its store are fit for leases; exit code 1 if not."""
-    from singleflight.cli.doctor import of_celery, report  # noqa: PLC0415 - only this command needs it
+    from singleflight.cli.doctor.command import of_celery, report  # noqa: PLC0415 - only this command needs it
 
     report(of_celery(ctx.obj.app, None), as_json=as_json)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dramatiq.middleware import raise_thread_exception
 
-from singleflight import abort
 from singleflight.dramatiq.errors import LeaseLost
+from singleflight.leases import abort
 
 
 class Abort(abort.Abort):
@@ -14,5 +14,5 @@ class Abort(abort.Abort):
     error = LeaseLost
 
     def strike(self) -> None:
-        """See `singleflight.abort.Abort.strike`."""
+        """See `singleflight.leases.abort.Abort.strike`."""
         raise_thread_exception(self.thread, self.error)  # type: ignore[no-untyped-call]

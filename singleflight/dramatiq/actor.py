@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dramatiq import Actor, Message
 
-from singleflight.carried import Carried
 from singleflight.dramatiq import errors
 from singleflight.dramatiq.delivery import OPTION as CARRIED
 from singleflight.dramatiq.delivery import carry, write
 from singleflight.dramatiq.occurrences import OPTION
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from singleflight.dramatiq.runtime import Runtime
     from singleflight.lease import Busy
-    from singleflight.queueing import Place
+    from singleflight.tasks.publishing import Place
 
 P = ParamSpec("P")
 R = TypeVar("R")

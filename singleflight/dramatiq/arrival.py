@@ -9,7 +9,16 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from singleflight.decisions import (
+from singleflight.dramatiq import endings, errors, joining
+from singleflight.dramatiq.abort import Abort
+from singleflight.dramatiq.delivery import write
+from singleflight.dramatiq.gate import Answer, Granted
+from singleflight.errors import SingleflightError, StoreUnavailable
+from singleflight.events import Kind, about, logger, short_key
+from singleflight.lease import Busy, Outcome, Reason
+from singleflight.leases.releasing import release_of
+from singleflight.policy import UNSET
+from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
     SHORTEST_DEFERRAL,
@@ -21,16 +30,7 @@ from singleflight.decisions import (
     deferral,
     next_step,
 )
-from singleflight.dramatiq import endings, errors, joining
-from singleflight.dramatiq.abort import Abort
-from singleflight.dramatiq.delivery import write
-from singleflight.dramatiq.gate import Answer, Granted
-from singleflight.errors import SingleflightError, StoreUnavailable
-from singleflight.events import Kind, about, logger, short_key
-from singleflight.lease import Busy, Outcome, Reason
-from singleflight.parting import release_of
-from singleflight.policy import UNSET
-from singleflight.queueing import between_attempts
+from singleflight.tasks.publishing import between_attempts
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from singleflight.dramatiq.delivery import Delivery
     from singleflight.dramatiq.gate import Ticket
-    from singleflight.flight import Leases, Request
+    from singleflight.leases.claiming import Leases, Request
     from singleflight.policy import Policy
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dramatiq.asyncio import async_to_sync
 from dramatiq.threading import is_gevent_active
 
-from singleflight.carried import Carried
 from singleflight.dramatiq.actor import SingletonActor
 from singleflight.dramatiq.delivery import OPTION
 from singleflight.dramatiq.errors import NOT_RETRIED
@@ -17,6 +16,7 @@ from singleflight.dramatiq.gate import gated, watched
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable

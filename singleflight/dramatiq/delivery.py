@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from singleflight.carried import Carried
 from singleflight.dramatiq import occurrences
-from singleflight.flight import new_token
+from singleflight.leases.claiming import new_token
 from singleflight.policy import Singleton
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from dramatiq import Actor

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dramatiq import Broker
     from dramatiq.broker import MessageProxy
 
-    from singleflight.carried import Carried
+    from singleflight.tasks.message import Carried
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 

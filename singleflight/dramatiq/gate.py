@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from singleflight.decisions import SLOT_MARGIN
+from singleflight.api import holding
 from singleflight.dramatiq.delivery import retries
 from singleflight.lease import Lease, Outcome
-from singleflight.plain import holding
+from singleflight.tasks.decisions import SLOT_MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dramatiq import Middleware
 
+from singleflight.api import PREFIX
 from singleflight.dramatiq import declared, errors, gate, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
-from singleflight.keeper import process_keeper
-from singleflight.plain import PREFIX
+from singleflight.leases.keeper import process_keeper
 from singleflight.stores import STORE_TIMEOUT
 from singleflight.stores.base import REMEMBER
 

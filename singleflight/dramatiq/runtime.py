@@ -10,19 +10,19 @@ from dramatiq import Message
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import ActorNotFound
 
-from singleflight.carried import Carried
-from singleflight.decisions import slot_wait
+from singleflight.api import run_around
 from singleflight.dramatiq.delivery import OPTION, Delivery
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError, SingleflightError
-from singleflight.flight import Leases, Request
-from singleflight.keyless import key_of_run
 from singleflight.keys import rule_of
-from singleflight.plain import run_around
+from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton, resolve
-from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.decisions import slot_wait
+from singleflight.tasks.keyless import key_of_run
+from singleflight.tasks.message import Carried
+from singleflight.tasks.publishing import Place, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,7 +206,7 @@ def _open(broker: Broker, store: Store | str | None, *, timeout: float, remember
         return MemoryStore(remember=remember)
     client = getattr(broker, "client", None)
     if client is not None:
-        from singleflight.stores.redis import RedisStore  # noqa: PLC0415 - an optional driver
+        from singleflight.stores.redis.store import RedisStore  # noqa: PLC0415 - an optional driver
 
         return RedisStore.from_client(client, timeout=timeout, remember=remember)
     raise ConfigurationError(

@@ -18,8 +18,8 @@ from celery.result import AsyncResult, GroupResult
 
 from singleflight.celery.delivery import Delivery
 from singleflight.events import short_key
-from singleflight.flight import Request, new_token
 from singleflight.lease import Lease
+from singleflight.leases.claiming import Request, new_token
 from tests.integration import canvas_app
 from tests.integration.canvas_app import MODES
 from tests.support.rig import Rig

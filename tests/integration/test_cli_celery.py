@@ -14,7 +14,7 @@ import pytest
 
 from singleflight import Lease
 from singleflight.events import short_key
-from singleflight.flight import Leases, Request, new_token
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores import open_store
 from tests.support.bodylog import VARIABLE, BodyLog, overlaps
 from tests.support.child import Child

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from singleflight.cli import main
-from singleflight.cli.signals import FORWARDED
-from singleflight.cli.voice import call_it
+from singleflight.cli.output import call_it
+from singleflight.cli.run.signals import FORWARDED
 from tests.support.servers import ValkeyServer
 from tests.support.wrapper import PATIENCE, Program, as_shell, debians, gone, ours
 

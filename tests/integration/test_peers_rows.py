@@ -123,11 +123,11 @@ PROVED = {
     "duplicates that run later, all or one of them": (
         "tests/integration/test_worker_modes.py::test_ten_clicks_that_coalesce_run_exactly_twice"
     ),
-    "Redis Sentinel": "tests/stores/test_redis_places.py::test_celerys_broker_by_sentinels_is_the_store",
+    "Redis Sentinel": "tests/stores/test_redis_topology.py::test_celerys_broker_by_sentinels_is_the_store",
     "Redis Cluster": (
-        "tests/stores/test_redis_places.py::test_scenario_43_names_with_braces_work_on_a_cluster"
+        "tests/stores/test_redis_topology.py::test_scenario_43_names_with_braces_work_on_a_cluster"
     ),
-    "TLS to the store": "tests/stores/test_redis_places.py::test_celerys_broker_by_tls_is_the_store",
+    "TLS to the store": "tests/stores/test_redis_topology.py::test_celerys_broker_by_tls_is_the_store",
     "a store other than Redis": (
         "tests/stores/test_sql_dynamodb_celery.py::test_duplicates_are_skipped_on_two_workers"
     ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from singleflight.queueing import LEAST_LIFE
+from singleflight.tasks.publishing import LEAST_LIFE
 from tests.integration import publish_app
 from tests.support.bodylog import overlaps
 from tests.support.rabbit import RabbitServer

@@ -10,7 +10,7 @@ from celery import Celery, chain, chord, signature
 from singleflight import Skipped
 from singleflight.celery import install
 from singleflight.celery.delivery import Delivery
-from singleflight.flight import Request, new_token
+from singleflight.leases.claiming import Request, new_token
 from singleflight.stores.memory import MemoryStore
 from tests.integration import canvas_app, worker_app
 from tests.support.bodylog import overlaps

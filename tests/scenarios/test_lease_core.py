@@ -17,8 +17,8 @@ import redis
 
 from singleflight import Busy, Event, Kind, Lease, Outcome, Reason, Singleton, try_lease
 from singleflight.events import Notify
-from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import lease_key
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.memory import MemoryStore
 from singleflight.stores.redis import RedisStore
@@ -242,7 +242,7 @@ def test_scenario_27_no_crash_leaves_a_key_for_ever(server: ValkeyServer) -> Non
     script = (
         "import itertools, sys\n"
         "from singleflight.stores.base import Claim\n"
-        "from singleflight.stores.redis import RedisStore\n"
+        "from singleflight.stores.redis.store import RedisStore\n"
         "store = RedisStore(sys.argv[1])\n"
         "for n in itertools.count():\n"
         "    store.claim(Claim(f'crash:{sys.argv[2]}:{n}', 'run', 0, 'token', 60000, 60000))"

@@ -19,19 +19,19 @@ from celery import Celery
 from singleflight import Busy, Conflict, Event, Kind, Lease, Outcome, Singleton, try_lease
 from singleflight.celery import install
 from singleflight.celery.ticks import tick_key
-from singleflight.cli.doctor import load
-from singleflight.cli.doctor_beat import of_beat, scheduler_of
-from singleflight.cli.findings import Level, of_store
-from singleflight.cli.voice import Failure
+from singleflight.cli.doctor.celery_beat import of_beat, scheduler_of
+from singleflight.cli.doctor.command import load
+from singleflight.cli.doctor.findings import Level, of_store
+from singleflight.cli.output import Failure
 from singleflight.events import Notify, short_key
-from singleflight.flight import Leases, Request, new_token
 from singleflight.keys import KeyRule, lease_key
+from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.metrics import prometheus
 from singleflight.policy import resolve
-from singleflight.queueing import Place, Slots
 from singleflight.stores import open_store
 from singleflight.stores.base import Claim
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.publishing import Place, Slots
 from tests.support.bodylog import BodyLog
 from tests.support.child import MARK, Child
 from tests.support.databases import PostgresServer

@@ -18,7 +18,7 @@ from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Granted, Reason
 from singleflight.stores.base import Renewed
 from singleflight.stores.redis import RedisStore
-from singleflight.stores.redis_errors import COMMANDS
+from singleflight.stores.redis.errors import COMMANDS
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
 from tests.support.proxy import FaultProxy, Mode
 from tests.support.servers import ValkeyServer

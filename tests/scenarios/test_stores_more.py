@@ -14,15 +14,15 @@ import pytest
 
 from singleflight import Busy, Event, Kind, Lease, StoreUnavailable, try_lease
 from singleflight.events import Notify
-from singleflight.flight import Leases, Request, new_token
-from singleflight.keeper import process_keeper
 from singleflight.keys import lease_key
+from singleflight.leases.claiming import Leases, Request, new_token
+from singleflight.leases.keeper import process_keeper
 from singleflight.stores import open_store
 from singleflight.stores.base import Claim
 from singleflight.stores.dynamodb import DynamoStore
-from singleflight.stores.dynamodb_clock import BOUND
-from singleflight.stores.dynamodb_setup import create_table
-from singleflight.stores.sql_setup import create_tables
+from singleflight.stores.dynamodb.clock import BOUND
+from singleflight.stores.dynamodb.setup import create_table
+from singleflight.stores.sql.setup import create_tables
 from tests.support.child import DIE_WITH_PARENT
 from tests.support.crowd import Crowd, run
 from tests.support.databases import MariaServer, PostgresServer, TransactionPooler

@@ -54,7 +54,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresServer]:
     """A running PostgreSQL with the tables."""
-    from singleflight.stores.sql_setup import create_tables
+    from singleflight.stores.sql.setup import create_tables
 
     with PostgresServer("timezone=Asia/Kolkata") as server:
         create_tables(server.url)
@@ -64,7 +64,7 @@ def postgresql() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaServer]:
     """A running MariaDB with the tables."""
-    from singleflight.stores.sql_setup import create_tables
+    from singleflight.stores.sql.setup import create_tables
 
     with MariaServer("--default-time-zone=+05:30") as server:
         create_tables(server.url)
@@ -86,7 +86,7 @@ def mariadb_url(mariadb: MariaServer) -> str:
 @pytest.fixture(scope="session")
 def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file with the tables."""
-    from singleflight.stores.sql_setup import create_tables
+    from singleflight.stores.sql.setup import create_tables
 
     url = f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'leases.db'}"
     create_tables(url)
@@ -96,7 +96,7 @@ def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def ministack() -> Iterator[Ministack]:
     """A running DynamoDB emulator with a table."""
-    from singleflight.stores.dynamodb_setup import create_table
+    from singleflight.stores.dynamodb.setup import create_table
 
     with pytest.MonkeyPatch.context() as patch, Ministack() as server:
         for name, value in CREDENTIALS.items():
@@ -108,7 +108,7 @@ def ministack() -> Iterator[Ministack]:
 @pytest.fixture(scope="session")
 def dynalite() -> Iterator[Dynalite]:
     """Another emulator with a table."""
-    from singleflight.stores.dynamodb_setup import create_table
+    from singleflight.stores.dynamodb.setup import create_table
 
     with pytest.MonkeyPatch.context() as patch, Dynalite() as server:
         for name, value in CREDENTIALS.items():

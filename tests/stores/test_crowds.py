@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from singleflight.stores.dynamodb_clock import BOUND
+from singleflight.stores.dynamodb.clock import BOUND
 from tests.support.child import DIE_WITH_PARENT
 from tests.support.crowd import Crowd, run, wrong_clock
 

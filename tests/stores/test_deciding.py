@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from singleflight import Lease, StoreUnavailable, keeper
+from singleflight import Lease, StoreUnavailable
 from singleflight.events import Kind, Notify
-from singleflight.flight import Leases
+from singleflight.leases import keeper
+from singleflight.leases.claiming import Leases
 from singleflight.stores.base import Record, Renewal, Renewed
 from singleflight.stores.deciding import DecidingStore
 from singleflight.testing.contract_base import granted

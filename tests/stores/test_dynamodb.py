@@ -20,9 +20,9 @@ from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Busy, Granted, Reason
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewed
-from singleflight.stores.dynamodb import LEFT_LYING, DynamoStore, make_client
-from singleflight.stores.dynamodb_clock import BOUND, ServerClock
-from singleflight.stores.dynamodb_setup import create_table, least_policy
+from singleflight.stores.dynamodb.clock import BOUND, ServerClock
+from singleflight.stores.dynamodb.setup import create_table, least_policy
+from singleflight.stores.dynamodb.store import LEFT_LYING, DynamoStore, make_client
 from singleflight.testing import FakeClock, RealClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release, renew
 from tests.support.dynamo import REGION, Refusals

@@ -18,7 +18,7 @@ from singleflight.lease import Holder
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.redis import RedisStore
-from singleflight.stores.redis_options import options_from_url
+from singleflight.stores.redis.options import options_from_url
 from singleflight.testing import FakeClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release
 from tests.stores.clocked import ClockedRedisStore
@@ -36,7 +36,7 @@ class _OnValkey(StoreContract):
 
     def lose(self, store: RedisStore, key: str) -> None:
         """Delete the key through a connection of the test's own."""
-        with redis.Redis(**store._place.options) as client:
+        with redis.Redis(**store._topology.options) as client:
             client.delete(key)
 
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from singleflight import aio, asking, lease
+from singleflight import aio, lease
 from singleflight.errors import Conflict
-from singleflight.flight import new_token
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Granted, Outcome, Reason
+from singleflight.leases import waiting as asking
+from singleflight.leases.claiming import new_token
 from singleflight.stores import open_store
-from singleflight.stores import redis as redis_store
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.redis import RedisStore
+from singleflight.stores.redis import store as redis_store
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
 

@@ -20,9 +20,9 @@ from singleflight.lease import Busy, Granted, Holder, Outcome
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.sql import SqlStore
-from singleflight.stores.sql_engine import parse
-from singleflight.stores.sql_setup import create_tables, statements
-from singleflight.stores.sql_tables import leases, runs, schema
+from singleflight.stores.sql.engine import parse
+from singleflight.stores.sql.setup import create_tables, statements
+from singleflight.stores.sql.tables import leases, runs, schema
 from singleflight.testing.contract_base import claim, granted, ran, refused, release
 from tests.support.databases import MariaServer, PostgresServer
 from tests.support.proxy import FaultProxy, Mode
@@ -129,7 +129,7 @@ def test_rows_whose_life_is_over_go_in_passing(
     with opened(url, remember=0.001) as short:
         granted(short, f"{key}1", "a", ttl_ms=1)
     ran(store, f"{key}2", "a")
-    monkeypatch.setattr("singleflight.stores.sql.TIDY_EVERY", 0)
+    monkeypatch.setattr("singleflight.stores.sql.store.TIDY_EVERY", 0)
     with opened(url, history=0.001) as forgetful:
         time.sleep(0.01)
         ran(forgetful, f"{key}3", "a")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, delete, literal
 
 from singleflight.stores.sql import SqlStore
-from singleflight.stores.sql_tables import leases
+from singleflight.stores.sql.tables import leases
 from singleflight.testing import FakeClock, StoreContract
 
 if TYPE_CHECKING:

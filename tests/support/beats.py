@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from singleflight.celery.instants import task_id
+from singleflight.celery.schedule_times import task_id
 from singleflight.keys import lease_key
 from singleflight.stores.redis import RedisStore
 from tests.support.bodylog import VARIABLE, BodyLog

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import StoreUnavailable
 from singleflight.events import Notify
-from singleflight.flight import Leases, Request, new_token
-from singleflight.keeper import Keeper
 from singleflight.keys import lease_key
 from singleflight.lease import Lease
+from singleflight.leases.claiming import Leases, Request, new_token
+from singleflight.leases.keeper import Keeper
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from dramatiq.results import ResultMissing
 
-from singleflight.plain import PREFIX
+from singleflight.api import PREFIX
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
 from tests.integration.dramatiq_actors import BROKER, STORE, Actors, make_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singleflight import keeper
+from singleflight.leases import keeper
 from tests.support.core import Core
 
 

@@ -8,11 +8,11 @@ import pytest
 from celery import Celery
 
 from singleflight import ConfigurationError, Singleton
-from singleflight.carried import Carried
 from singleflight.celery import install
 from singleflight.celery.delivery import HEADER, NESTING, Delivery
 from singleflight.stores.memory import MemoryStore
 from singleflight.stores.redis import RedisStore
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from singleflight.celery.runtime import Runtime
@@ -59,9 +59,9 @@ def test_leases_go_to_the_brokers_redis_unless_a_store_is_named() -> None:
     """The broker's host and database, or those of singleflight_url, or a ready store."""
     store = runtime().leases.store
     assert isinstance(store, RedisStore)
-    assert store._place.address == "broker:6379/3"
+    assert store._topology.address == "broker:6379/3"
     named = runtime(conf={"singleflight_url": "redis://leases/1"}).leases.store
-    assert named._place.address == "leases:6379/1"
+    assert named._topology.address == "leases:6379/1"
     ready = MemoryStore()
     assert runtime(store=ready).leases.store is ready
 

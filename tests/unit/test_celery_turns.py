@@ -9,14 +9,14 @@ import pytest
 from celery import VERSION, Celery
 
 from singleflight import Singleton
-from singleflight.carried import Carried
 from singleflight.celery import install
 from singleflight.celery.delivery import Delivery, may_come_back
 from singleflight.celery.endings import countable
 from singleflight.celery.gate import decide
-from singleflight.decisions import Defer, Skip
 from singleflight.errors import StoreUnavailable
 from singleflight.lease import Busy, Reason
+from singleflight.tasks.decisions import Defer, Skip
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

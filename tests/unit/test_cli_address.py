@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from singleflight.cli.access import open_store_of
 from singleflight.cli.address import Address, hidden, locate, secrets_in
+from singleflight.cli.operators.access import open_store_of
 from singleflight.cli.parameters import duration, pause, time
 from singleflight.errors import ConfigurationError
 from singleflight.stores import open_store

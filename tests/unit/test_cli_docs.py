@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 
 from singleflight import Kind, Outcome
-from singleflight.cli import operate
-from singleflight.cli.access import Access
+from singleflight.api import PREFIX
 from singleflight.cli.exits import Exit
 from singleflight.cli.group import group
-from singleflight.cli.run import run
+from singleflight.cli.operators import actions as operate
+from singleflight.cli.operators.access import Access
+from singleflight.cli.run.command import run
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Granted, Holder
-from singleflight.plain import PREFIX
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from singleflight.celery.ticks import tick_key
-from singleflight.cli.access import Access
-from singleflight.cli.entry import Entry, brief, in_order
+from singleflight.cli.operators.access import Access
+from singleflight.cli.operators.entry import Entry, brief, in_order
 from singleflight.keys import lease_key
 from singleflight.lease import Holder, Outcome
 from singleflight.stores.base import Claim, Release

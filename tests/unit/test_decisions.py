@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singleflight.decisions import (
+from singleflight.lease import Busy, Reason, margin, renewal_interval
+from singleflight.options import AtMostOne, OnConflict
+from singleflight.policy import EFFECTS, Policy, Singleton, resolve
+from singleflight.tasks.decisions import (
     LONGEST_DEFERRAL,
     SHORTEST_DEFERRAL,
     Defer,
@@ -20,12 +23,8 @@ from singleflight.decisions import (
     Waiter,
     deferral,
     next_step,
-    renewal_interval,
     slot_wait,
 )
-from singleflight.lease import Busy, Reason, margin
-from singleflight.options import AtMostOne, OnConflict
-from singleflight.policy import EFFECTS, Policy, Singleton, resolve
 
 PAIRS = sorted(EFFECTS)
 JITTER = st.floats(0, 1, exclude_max=True)

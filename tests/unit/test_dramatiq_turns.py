@@ -13,7 +13,6 @@ from dramatiq.results import Results
 from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Singleton
-from singleflight.carried import Carried
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery
 from singleflight.dramatiq.errors import Ended
@@ -22,6 +21,7 @@ from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
 from singleflight.lease import Busy, Reason
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.message import Carried
 
 OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
 

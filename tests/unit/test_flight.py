@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from singleflight import asking, flight
+from singleflight.api import current_lease, holding, lease, try_lease
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.events import Kind, Notify
-from singleflight.flight import REST, RETRACT, Leases
-from singleflight.keeper import process_keeper
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease, Outcome, Reason, monotonic
-from singleflight.plain import current_lease, holding, lease, try_lease
+from singleflight.leases import claiming as flight
+from singleflight.leases import waiting as asking
+from singleflight.leases.claiming import REST, RETRACT, Leases
+from singleflight.leases.keeper import process_keeper
 from tests.support.core import Line
 from tests.support.strike import Struck, in_another_thread, strikes
 
@@ -508,8 +509,8 @@ def test_an_exception_anywhere_on_the_way_into_and_out_of_a_block_leaves_no_leas
 FORK = """
     import os, sys, threading, time
     from singleflight import current_lease, lease, try_lease
-    from singleflight.flight import Leases
-    from singleflight.keeper import process_keeper
+    from singleflight.leases.claiming import Leases
+    from singleflight.leases.keeper import process_keeper
     from singleflight.lease import Lease
     from singleflight.stores.memory import MemoryStore
 

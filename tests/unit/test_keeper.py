@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from singleflight import watch
 from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.events import Kind, Notify
-from singleflight.flight import Leases
-from singleflight.keeper import HANDS_OFF, Keeper
 from singleflight.lease import Lease, Outcome
+from singleflight.leases import timer as watch
+from singleflight.leases.claiming import Leases
+from singleflight.leases.keeper import HANDS_OFF, Keeper
 from singleflight.stores.base import INFINITE, Run
 from tests.support.core import Core, HandDriven, Line
 from tests.support.strike import Struck, StruckSoftly, in_another_thread, strikes
@@ -519,7 +519,7 @@ def test_an_exception_anywhere_in_a_claim_leaves_no_lease_behind(
     for strike in strikes(error):
         core = Core()
         core.keeper = Keeper()  # type: ignore[assignment]
-        monkeypatch.setattr("singleflight.keeper._Process.keeper", core.keeper)
+        monkeypatch.setattr("singleflight.leases.keeper._Process.keeper", core.keeper)
         core.store = Line(time.time)
         core.leases = Leases(core.store, Notify())
         request = core.request(ttl=1.0)
@@ -543,8 +543,8 @@ def _held(store: Line, key: str) -> bool:
 def _claim_with(core: Core) -> Lease:
     """Claim by hand, so that the lease belongs to this core's keeper."""
     request = core.request()
-    from singleflight.flight import _claim, _lease
     from singleflight.lease import Granted, Holder
+    from singleflight.leases.claiming import _claim, _lease
 
     holder = Holder(request.task, "host", 1)
     granted = core.store.claim(_claim(request, holder))
@@ -564,7 +564,7 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     core.keeper = Keeper()  # type: ignore[assignment]
     core.store = Line(time.time)
     core.leases = Leases(core.store, Notify([core.events.append]))
-    monkeypatch.setattr("singleflight.keeper._Process.keeper", core.keeper)
+    monkeypatch.setattr("singleflight.leases.keeper._Process.keeper", core.keeper)
     yield core
     core.keeper.stop(5)
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singleflight.celery.beat import SingleflightScheduler
-from singleflight.celery.instants import SKEW, due_of, last_run, next_due, task_id, tick_id
+from singleflight.celery.schedule_times import SKEW, due_of, last_run, next_due, task_id, tick_id
 from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.stores.memory import MemoryStore

@@ -1,0 +1,1 @@
+"""The command ``doctor``: is this store, and this app's set-up, fit for leases."""

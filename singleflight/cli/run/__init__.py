@@ -1,0 +1,1 @@
+"""The command ``run``: a lease around any command."""

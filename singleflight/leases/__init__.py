@@ -1,0 +1,1 @@
+"""Leases in this process: claimed, renewed in the background, waited for, given back."""

@@ -1,0 +1,154 @@
+"""Claim, keep, give back: what the integrations and plain code share."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.events import Kind, Notify, about
+from singleflight.lease import Busy, Holder, Lease, Outcome, Reason, monotonic
+from singleflight.leases.keeper import process_keeper
+from singleflight.leases.releasing import release_of
+from singleflight.stores.base import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from singleflight.lease import Granted
+    from singleflight.leases.keeper import Keeper
+    from singleflight.stores.base import Store
+
+REST = 5.0
+"""Seconds for which a store that has failed is not asked again by those who must not be slow."""
+
+RETRACT = 60.0
+"""Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
+
+
+class Request(NamedTuple):
+    """What a delivery asks for, before its token is minted; durations in seconds."""
+
+    key: str
+    task: str
+    run_id: str
+    token: str
+    attempt: int = 0
+    ttl: float = 30.0
+    window: float = 0.0
+    after: str | None = None
+    wait: float = 0.0
+    first: bool = False
+    listens: bool = False
+    max_hold: float | None = None
+    returning: bool = False
+    """The run may have begun before: its window is not to be given back."""
+
+
+class Leases:
+    """Claims leases in one store and hands them to this process's keeper."""
+
+    def __init__(self, store: Store, notify: Notify | None = None) -> None:
+        """Use a store and, besides the log, its listeners."""
+        self.store = store
+        self.notify = notify or Notify()
+        self._rests_until = 0.0
+
+    def claim(
+        self,
+        request: Request,
+        *,
+        on_lost: Callable[[Lease], None] | None = None,
+        owner: Callable[[], object] | None = None,
+        patient: bool = False,
+    ) -> Lease | Busy:
+        """Ask the store once: a `Lease` that is being renewed, or why not.
+
+        For `REST` seconds after a failure the store is not asked at all, unless the caller is ``patient``.
+
+        Raises:
+            StoreUnavailable: if the store does not answer, or rests after a failure.
+            ConfigurationError: if it never will.
+        """
+        if not patient and monotonic() < self._rests_until:
+            raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
+        keeper, holder = process_keeper(), Holder.here(request.task)
+        sent = keeper.clock()
+        try:
+            answer = self.store.claim(_claim(request, holder))
+            self._rests_until = 0.0
+            if isinstance(answer, Busy):
+                return answer
+            lease = _lease(keeper, answer, request, holder, sent)
+            keeper.hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
+            kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
+            if self.notify.heeds(kind):
+                self.notify(about(request, kind, fence=answer.fence))
+        except ConfigurationError:
+            raise
+        except StoreUnavailable as error:
+            self._retract(request)
+            if monotonic() >= self._rests_until:  # an outage is not reported more often
+                self.notify(about(request, Kind.STORE_ERROR, str(error)))
+            self._rests_until = monotonic() + REST
+            raise
+        except BaseException:
+            self._retract(request)
+            raise
+        return lease
+
+    def disown(self, request: Request, outcome: Outcome, *, grace: float = 0, began: bool = True) -> None:
+        """Have the keeper release a lease for a process that cannot do it itself; returns at once."""
+        release = release_of(request, outcome, grace=grace, began=began)
+        process_keeper().send(release, self.store, patience=request.ttl)
+
+    def _retract(self, request: Request) -> None:
+        """Take back a claim whose answer nobody heard: it may have been granted all the same."""
+        release = release_of(request, Outcome.REQUEUED, began=request.returning)
+        process_keeper().send(release, self.store, patience=min(request.ttl, RETRACT))
+
+    def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
+        """Report what became of a refused claim."""
+        holder, since = busy.holder, busy.since
+        if busy.reason is Reason.RESERVED:
+            holder = since = None  # those of the run before: of who goes next only the run is known
+        age = None if since is None else max(0.0, time.time() - since)
+        self.notify(about(request, kind, str(busy.reason), holder=holder, age=age, delay=delay))
+
+
+def new_token() -> str:
+    """Return a random token for one delivery, made before its first request to the store."""
+    return os.urandom(16).hex()
+
+
+def _claim(request: Request, holder: Holder) -> Claim:
+    return Claim(
+        key=request.key,
+        run_id=request.run_id,
+        attempt=request.attempt,
+        token=request.token,
+        ttl_ms=round(request.ttl * 1000),
+        window_ms=round(request.window * 1000),
+        holder=holder.encode(),
+        after=request.after,
+        wait_ms=round(request.wait * 1000),
+        first=request.first,
+        listens=request.listens,
+    )
+
+
+def _lease(keeper: Keeper, granted: Granted, request: Request, holder: Holder, sent: float) -> Lease:
+    return Lease(
+        keeper,
+        granted,
+        key=request.key,
+        task=request.task,
+        run_id=request.run_id,
+        attempt=request.attempt,
+        token=request.token,
+        ttl=request.ttl,
+        holder=holder,
+        sent=sent,
+        max_hold=request.max_hold,
+    )

@@ -1,0 +1,301 @@
+"""Leases in Redis (6.2 or newer) or Valkey: one packed string per key, changed by scripts that run alone.
+
+The record's fields are listed in ``lua/read.lua``. Every operation is one round trip:
+1. EVALSHA of the operation, on one key; EVAL if the server has forgotten the script. A `Connection` knows
+   which server has the key: the one there is, the one that sentinels name, a node of a cluster.
+2. The script reads the record and the server's clock, decides, writes, and sets the key's expiry.
+3. A connection that breaks or times out is tried once more: a claim is recognised by its token, the
+   other operations are the same twice as once. A renewal is not: the next beat is its retry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from singleflight.errors import SingleflightError
+from singleflight.stores.base import REMEMBER, Renewed
+from singleflight.stores.redis.errors import PASSING, cause_of, code_of, driver, permanent, translated
+from singleflight.stores.redis.scripts import (
+    CLAIM,
+    EVICT,
+    PEEK,
+    QUEUE,
+    RELEASE,
+    RENEW,
+    UNQUEUE,
+    Script,
+    answer_of,
+    busy_of,
+    look_of,
+    numbers,
+    unanswered,
+)
+from singleflight.stores.redis.topology import commands_of, topology_from_client, topology_from_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
+
+    from singleflight.lease import Busy, Granted
+    from singleflight.stores.base import Claim, Look, Release, Renewal
+    from singleflight.stores.redis.connection import ClusterConnection, Connection
+    from singleflight.stores.redis.topology import Topology
+    from singleflight.stores.redis.wire import Word
+
+    Answer = TypeVar("Answer")
+    Question = Callable[[Any], Answer]
+
+LONGEST_WAIT = 1.0
+"""Seconds for which `await_turn` blocks at most."""
+
+OF_THE_STORE = (driver.RedisError, OSError)
+"""Errors that mean something about the store; all others are somebody else's, such as a time limit."""
+
+LEAST_TIMEOUT = 0.05
+"""Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
+
+
+class RedisStore:
+    """A `Store` in Redis or Valkey; safe to use from any thread and on both sides of a fork.
+
+    Args:
+        topology: where leases are kept: a URL, or what `topology_from_url` makes of one.
+        timeout: seconds that one request may take, including its retry.
+        remember: seconds for which an ended run is recognised.
+    """
+
+    def __init__(self, topology: str | Topology, *, timeout: float = 1.0, remember: float = REMEMBER) -> None:
+        self.remember = remember
+        self.timeout = timeout
+        self._topology = topology_from_url(topology) if isinstance(topology, str) else topology
+        self._connections: dict[str, tuple[int, float, Connection | ClusterConnection]] = {}
+
+    @classmethod
+    def from_url(
+        cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER, **options: Any
+    ) -> RedisStore:
+        """Open the store at a URL as in `singleflight.stores.redis.topology`."""
+        return cls(topology_from_url(url, **options), timeout=timeout, remember=remember)
+
+    @classmethod
+    def from_client(cls, client: Any, *, timeout: float = 1.0, remember: float = REMEMBER) -> RedisStore:
+        """Open a store on the servers of a ready client, through connections of its own."""
+        return cls(topology_from_client(client), timeout=timeout, remember=remember)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """All that a restricted user must be allowed, on the keys of the prefix."""
+        return commands_of(self._topology)
+
+    def claim(self, claim: Claim) -> Granted | Busy:
+        """See `Store.claim`."""
+        return answer_of(
+            self._ask(
+                CLAIM,
+                claim.key,
+                (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.first, claim.listens),
+                claim.attempt,
+                claim.run_id,
+                claim.token,
+                claim.holder,
+                "" if claim.after is None else f"={claim.after}",
+            )
+        )
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
+        """See `Store.renew`.
+
+        Leases of about the same length go out in one pipeline to each server, on connections that no other
+        request can hold up: a short lease cannot wait long, and a long one need not hurry for its sake.
+        A key that holds no record of ours (another version, another type) is LOST to its holder and does
+        not hinder the others; nor does a node of a cluster that is away.
+        """
+        groups: dict[float, list[Renewal]] = {}
+        for one in renewals:
+            groups.setdefault(self._patience(one.ttl_ms / 1000), []).append(one)
+        answers: dict[int, Renewed | SingleflightError] = {}
+        for timeout, group in sorted(groups.items()):
+            try:
+                got = self._renew(group, timeout)
+            except SingleflightError as error:
+                if len(groups) == 1:
+                    raise
+                got = [error] * len(group)
+            answers.update(zip(map(id, group), got, strict=True))
+        return [answers[id(one)] for one in renewals]
+
+    def _patience(self, ttl: float) -> float:
+        """Return how long a renewal may take: at most a tenth of its ttl, in few steps: each has a pool."""
+        patience = self.timeout
+        while patience > max(ttl / 10, LEAST_TIMEOUT):
+            patience /= 2
+        return max(patience, min(LEAST_TIMEOUT, self.timeout))
+
+    def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
+        connection = self._connection(f"renewals, {timeout} s", timeout)
+        commands = [(1, one.key, *self._renewal(one)) for one in renewals]
+        with self._translating(connection, renewals[0].key):
+            answers = connection.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])
+            forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
+            if forgotten:
+                again = connection.run_all([("EVAL", RENEW.text, *commands[i]) for i in forgotten])
+                for i, answer in zip(forgotten, again, strict=True):
+                    answers[i] = answer
+            if all(unanswered(answer) for answer in answers):
+                raise answers[0]
+        return [self._renewed(answer, one.key) for answer, one in zip(answers, renewals, strict=True)]
+
+    def release(self, release: Release) -> bool:
+        """See `Store.release`."""
+        return bool(
+            self._ask(
+                RELEASE,
+                release.key,
+                (release.grace_ms, release.again_ms, release.began),
+                release.attempt,
+                release.run_id,
+                release.token,
+                release.outcome,
+            )
+        )
+
+    def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
+        """See `Store.queue`."""
+        reply = self._ask(QUEUE, key, (ttl_ms, running_too), run_id)
+        return busy_of(reply) if reply else None
+
+    def unqueue(self, key: str, run_id: str) -> bool:
+        """See `Store.unqueue`."""
+        return bool(self._ask(UNQUEUE, key, (), run_id))
+
+    def evict(self, key: str) -> bool:
+        """See `Store.evict`."""
+        return bool(self._ask(EVICT, key, ()))
+
+    def peek(self, key: str) -> Look | None:
+        """See `Store.peek`."""
+        return look_of(self._ask(PEEK, key, ()))
+
+    def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
+        """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
+        where = f"{key if '{' in key else f'{{{key}}}'}:{run_id}"
+        seconds = min(seconds, LONGEST_WAIT)
+        connection = self._connection("turns", LONGEST_WAIT + self.timeout)
+        with self._translating(connection, key):
+            connection.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
+
+    def servers(self) -> dict[str, Callable[[Question[Answer]], Answer]]:
+        """Return, by address, how an operator asks each server with keys what is no lease's business.
+
+        A question is a function that takes a redis-py client.
+        """
+        connection = self._connection("requests", self.timeout / 2)
+        with self._translating(connection, "the server"):
+            clients = connection.primaries()
+
+        def asker(client: Any) -> Callable[[Question[Answer]], Answer]:
+            def ask(question: Question[Answer]) -> Answer:
+                with self._translating(connection, "the server"):
+                    return question(client)
+
+            return ask
+
+        if len(clients) == 1:
+            return {self._topology.address: asker(clients[0])}
+        kwargs = [client.connection_pool.connection_kwargs for client in clients]
+        return {
+            f"{one['host']}:{one['port']}": asker(client) for one, client in zip(kwargs, clients, strict=True)
+        }
+
+    def scan(self, prefix: str) -> Iterator[str]:
+        """See `Listing.scan`; SCAN may give a key more than once, and never blocks a server for long."""
+        connection = self._connection("requests", self.timeout / 2)
+        pattern = re.sub(r"([*?\[\]^\\-])", r"\\\1", prefix) + ":*"
+        seen: set[bytes] = set()
+        with self._translating(connection, prefix):
+            servers = connection.primaries()
+        for server in servers:
+            cursor, more = 0, True
+            while more:
+                with self._translating(connection, prefix):
+                    cursor, keys = server.scan(cursor, match=pattern, count=1000, _type="string")
+                more = cursor != 0
+                for key in keys:
+                    if key not in seen:
+                        seen.add(key)
+                        yield key.decode(errors="surrogateescape")
+
+    def close(self) -> None:
+        """Close the connections of this process; the store may be used again afterwards."""
+        connections, self._connections = self._connections, {}
+        for pid, _, connection in connections.values():
+            if pid == os.getpid():
+                connection.close()
+
+    def _test_clock(self) -> int:
+        """Microseconds of another clock; always 0 but in tests."""
+        return 0
+
+    def _numbers(self, *own: int) -> bytes:
+        return numbers(round(self.remember * 1000), self._test_clock(), *own)
+
+    def _renewal(self, one: Renewal) -> tuple[Word, ...]:
+        own = self._numbers(one.ttl_ms, one.fence, one.started_ms, one.opens_ms, one.age_ms)
+        return (own, one.attempt, one.run_id, one.token, one.holder)
+
+    def _ask(self, script: Script, key: str, own: Sequence[int], *words: str | int) -> Any:
+        # Half the time for each of two tries, so that both together keep the caller's timeout.
+        connection = self._connection("requests", self.timeout / 2)
+        arguments = (self._numbers(*own), *words)
+        try:
+            try:
+                return script.run(connection, key, arguments)
+            except (driver.ConnectionError, driver.TimeoutError) as error:
+                if permanent(error) or code_of(error) in PASSING:
+                    raise
+                connection.drop()
+                return script.run(connection, key, arguments)
+        except BaseException as error:  # `_translating` without what that costs each request
+            self._give_up(connection, error)
+            if not isinstance(error, OF_THE_STORE):
+                raise
+            raise translated(error, self._topology.address, key) from cause_of(error)
+
+    def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
+        if unanswered(answer):
+            return translated(answer, self._topology.address, key)
+        return Renewed.LOST if isinstance(answer, Exception) else Renewed(answer.decode())
+
+    def _connection(self, purpose: str, timeout: float) -> Connection | ClusterConnection:
+        """Return this process's connection; a forked child makes its own and leaves the parent's alone."""
+        pid = os.getpid()
+        made = self._connections.get(purpose)
+        if made is None or made[:2] != (pid, timeout):
+            made = self._connections[purpose] = (pid, timeout, self._topology.connection(timeout))
+        return made[2]
+
+    @contextmanager
+    def _translating(self, connection: Connection | ClusterConnection, key: str) -> Iterator[None]:
+        """Turn the driver's errors into ours; after one, no connection is trusted any more.
+
+        That holds for an exception from outside too, such as a time limit that strikes between request
+        and reply: the next request would read the reply of this one.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._give_up(connection, error)
+            if not isinstance(error, OF_THE_STORE):
+                raise
+            raise translated(error, self._topology.address, key) from cause_of(error)
+
+    def _give_up(self, connection: Connection | ClusterConnection, error: BaseException) -> None:
+        connection.drop()
+        if not isinstance(error, OF_THE_STORE):
+            # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
+            self._connections = {
+                purpose: made for purpose, made in self._connections.items() if made[2] is not connection
+            }

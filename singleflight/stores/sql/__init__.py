@@ -1,0 +1,5 @@
+"""Leases in SQL databases."""
+
+from singleflight.stores.sql.store import SqlStore
+
+__all__ = ["SqlStore"]

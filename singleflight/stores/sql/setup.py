@@ -1,0 +1,65 @@
+"""How the tables of the SQL store come to be: once, by somebody who may create tables."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+# First: it says what to install if SQLAlchemy is missing.
+from singleflight.stores.sql.engine import address, make_engine, parse  # isort: skip
+from sqlalchemy import exc, insert, text
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from singleflight.stores.sql.errors import translated
+from singleflight.stores.sql.tables import SCHEMA_VERSION, metadata, schema
+
+ATTEMPTS = 5
+"""CREATE TABLE IF NOT EXISTS is no protection against somebody who does the same at the same moment."""
+
+
+def create_tables(url: str) -> None:
+    """Make the tables of the SQL store where they are missing; safe to repeat, and several times at once.
+
+    Raises:
+        ConfigurationError: if the user may not, or the URL is wrong.
+        StoreUnavailable: if the database does not answer.
+    """
+    parsed = parse(url)
+    engine = make_engine(parsed, timeout=30)
+    try:
+        with engine.connect() as connection:
+            if parsed.get_backend_name() == "sqlite":
+                # Readers and the writer do not wait for each other; the file remembers it.
+                connection.execute(text("PRAGMA journal_mode=WAL"))
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    metadata.create_all(connection)
+                    break
+                except exc.DBAPIError:
+                    if attempt == ATTEMPTS:
+                        raise
+            with suppress(exc.IntegrityError):
+                connection.execute(insert(schema).values(version=SCHEMA_VERSION))
+    except (exc.SQLAlchemyError, OSError) as error:
+        raise translated(error, address(parsed), "the tables") from error
+    finally:
+        engine.dispose()
+
+
+def grants(rights: str, user: str, what_for: str) -> list[str]:
+    """Return the statements that let a user do something with all tables, behind a comment."""
+    return [
+        f"-- {what_for}",
+        *(f"GRANT {rights} ON {table.name} TO {user};" for table in metadata.sorted_tables),
+    ]
+
+
+def statements(url: str) -> list[str]:
+    """Return what `create_tables` executes, for those who make their tables by other means."""
+    dialect = make_engine(parse(url), timeout=1).dialect
+    made = []
+    for table in metadata.sorted_tables:
+        made.append(CreateTable(table).compile(dialect=dialect))
+        made += [CreateIndex(index).compile(dialect=dialect) for index in table.indexes]
+    version = insert(schema).values(version=SCHEMA_VERSION)
+    made.append(version.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+    return [str(each).strip() for each in made]

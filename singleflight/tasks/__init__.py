@@ -1,0 +1,1 @@
+"""What becomes of a message, whatever framework delivers it."""
