@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("form", ["send", "send_with_options"])
-def test_131_the_option_in_the_decorator_holds_for_every_form_of_sending(
+def test_scenario_131_the_option_in_the_decorator_holds_for_every_form_of_sending(
     cluster: Cluster, gate: Path, form: str
 ) -> None:
     """Five messages to @actor(singleton=True), sent either way: one start, four are skipped."""
@@ -46,7 +46,7 @@ def test_131_the_option_in_the_decorator_holds_for_every_form_of_sending(
     assert len(of_key(cluster.log.runs(), key)) == 1
 
 
-def test_131_an_actor_before_the_middleware_is_told_which_option_is_unknown() -> None:
+def test_scenario_131_an_actor_before_the_middleware_is_told_which_option_is_unknown() -> None:
     """The order matters, and Dramatiq itself says what is missing."""
     broker = StubBroker(middleware=[])
 
@@ -54,7 +54,7 @@ def test_131_an_actor_before_the_middleware_is_told_which_option_is_unknown() ->
         dramatiq.actor(broker=broker, actor_name="early", singleton=True)(lambda: None)
 
 
-def test_132_a_duplicate_is_not_sent_and_the_sender_gets_a_message() -> None:
+def test_scenario_132_a_duplicate_is_not_sent_and_the_sender_gets_a_message() -> None:
     """send() raises nothing, marks the duplicate, and who watches the broker is told of one message."""
 
     class Observer(dramatiq.Middleware):
@@ -76,7 +76,7 @@ def test_132_a_duplicate_is_not_sent_and_the_sender_gets_a_message() -> None:
     assert observer.told == 1
 
 
-def test_134_waiting_for_the_lease_uses_up_no_retries(cluster: Cluster, gate: Path) -> None:
+def test_scenario_134_waiting_for_the_lease_uses_up_no_retries(cluster: Cluster, gate: Path) -> None:
     """Five deferred messages with max_retries=2 outlast a long holder, run in turn, and none is dead."""
     send = cluster.actors.work.send_with_options
     dead, options = cluster.dead(), Singleton(by="key", on_conflict="defer", ttl=1)
@@ -95,7 +95,7 @@ def test_134_waiting_for_the_lease_uses_up_no_retries(cluster: Cluster, gate: Pa
     assert cluster.dead() == dead
 
 
-def test_137_a_killed_worker_blocks_nobody_for_longer_than_the_ttl(tmp_path: Path, gate: Path) -> None:
+def test_scenario_137_a_killed_worker_blocks_nobody_for_longer_than_the_ttl(tmp_path: Path, gate: Path) -> None:
     """Kill -9 during a run, start again: the redelivered message runs, and is not dropped as a duplicate."""
     with Cluster(tmp_path) as cluster:
         (first,) = cluster.start()
@@ -113,7 +113,7 @@ def test_137_a_killed_worker_blocks_nobody_for_longer_than_the_ttl(tmp_path: Pat
         assert not overlaps(runs)
 
 
-def test_139_a_group_with_a_skipped_member_completes_once(cluster: Cluster, gate: Path) -> None:
+def test_scenario_139_a_group_with_a_skipped_member_completes_once(cluster: Cluster, gate: Path) -> None:
     """The callback of a group with a duplicate comes once, wait() ends, and no barrier stays for ever."""
     work, after = cluster.actors.work, cluster.actors.after
     same = {"args": ("member", 0, str(gate)), "singleton": Singleton(by="key")}
@@ -134,7 +134,7 @@ def test_139_a_group_with_a_skipped_member_completes_once(cluster: Cluster, gate
     assert [key for key in others if cluster.client.ttl(key) == -1] == []
 
 
-def test_142_under_gevent_sleeping_runs_keep_their_lease(tmp_path: Path) -> None:
+def test_scenario_142_under_gevent_sleeping_runs_keep_their_lease(tmp_path: Path) -> None:
     """Runs of three ttls that sleep are renewed by a greenlet, and the log says what blocking ones risk."""
     options = Singleton(by="key", on_conflict="defer", ttl=1.5)
     with Cluster(tmp_path) as cluster:
@@ -150,7 +150,7 @@ def test_142_under_gevent_sleeping_runs_keep_their_lease(tmp_path: Path) -> None
         assert "run lost" not in worker.log()
 
 
-def test_144_messages_faster_than_their_runs_do_not_pile_up(cluster: Cluster) -> None:
+def test_scenario_144_messages_faster_than_their_runs_do_not_pile_up(cluster: Cluster) -> None:
     """Messages that come faster than a run takes: never two at once, the others are skipped, none is left."""
     messages = []
     for _ in range(20):
@@ -169,7 +169,7 @@ def _answered(cluster: Cluster, count: int, messages: list[Any]) -> bool:
     return skipped + len(of_key(cluster.log.runs(), "frequent")) == count
 
 
-def test_146_the_stub_broker_needs_no_store_and_joins(tmp_path: Path) -> None:
+def test_scenario_146_the_stub_broker_needs_no_store_and_joins(tmp_path: Path) -> None:
     """Unit tests work offline: of three messages one starts, and join() does not hang on the others."""
     broker = StubBroker(middleware=[])
     install(broker)
