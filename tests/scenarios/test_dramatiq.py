@@ -95,7 +95,9 @@ def test_scenario_134_waiting_for_the_lease_uses_up_no_retries(cluster: Cluster,
     assert cluster.dead() == dead
 
 
-def test_scenario_137_a_killed_worker_blocks_nobody_for_longer_than_the_ttl(tmp_path: Path, gate: Path) -> None:
+def test_scenario_137_a_killed_worker_blocks_nobody_for_longer_than_the_ttl(
+    tmp_path: Path, gate: Path
+) -> None:
     """Kill -9 during a run, start again: the redelivered message runs, and is not dropped as a duplicate."""
     with Cluster(tmp_path) as cluster:
         (first,) = cluster.start()

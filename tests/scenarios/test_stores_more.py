@@ -116,7 +116,9 @@ def test_scenario_13_a_very_long_name_is_a_key_like_any_other(database: Server) 
     again.release()
 
 
-def test_scenario_50_and_51_a_dead_holders_item_is_free_for_the_first_single_try(dynamodb: str, name: str) -> None:
+def test_scenario_50_and_51_a_dead_holders_item_is_free_for_the_first_single_try(
+    dynamodb: str, name: str
+) -> None:
     """After the lease of a killed holder is over, a brand-new process gets it with its only try."""
     start = time.monotonic()
     assert elsewhere(TAKE_AND_DIE, dynamodb, name) == "True"
@@ -134,7 +136,9 @@ def test_scenario_50_and_51_a_dead_holders_item_is_free_for_the_first_single_try
 
 
 @pytest.mark.parametrize("database", [PostgresServer], indirect=True)
-def test_scenario_55_a_store_that_is_away_is_no_lost_lease(database: Server, impatient: Store, name: str) -> None:
+def test_scenario_55_a_store_that_is_away_is_no_lost_lease(
+    database: Server, impatient: Store, name: str
+) -> None:
     """While the store is away the lease holds until its trust is over; another owner ends it at once."""
     events: list[Event] = []
     leases = Leases(impatient, Notify([events.append]))
@@ -198,7 +202,9 @@ def test_scenario_59_time_zones_do_not_matter(database: Server, name: str, tmp_p
     assert start - 60 < look.record.started_ms / 1000 < time.time() + 60, "that is another zone's time"
 
 
-def test_scenario_63_eight_processes_on_one_file_hear_of_no_locked_database(name: str, tmp_path: Path) -> None:
+def test_scenario_63_eight_processes_on_one_file_hear_of_no_locked_database(
+    name: str, tmp_path: Path
+) -> None:
     """Eight processes that claim, renew and release in one SQLite file count exactly, and none fails."""
     url = f"sqlite:///{tmp_path / 'leases.db'}"
     create_tables(url)
@@ -208,7 +214,9 @@ def test_scenario_63_eight_processes_on_one_file_hear_of_no_locked_database(name
     assert int(Path(crowd.counter).read_text()) == sum(count.updates for count in counts) == 480
 
 
-def test_scenario_64_after_an_outage_the_next_call_runs(database: Server, impatient: Store, name: str) -> None:
+def test_scenario_64_after_an_outage_the_next_call_runs(
+    database: Server, impatient: Store, name: str
+) -> None:
     """A database that was away for longer than a run's lease blocks nobody when it is back."""
     leases = Leases(impatient)
     held = leases.claim(Request(lease_key("x", name), name, "a", new_token(), ttl=2))
@@ -232,7 +240,9 @@ def test_scenario_64_after_an_outage_the_next_call_runs(database: Server, impati
     assert until(answer, 30, "the next run's lease").release()
 
 
-def test_scenario_65_connections_are_not_shared_over_a_fork(database: Server, name: str, tmp_path: Path) -> None:
+def test_scenario_65_connections_are_not_shared_over_a_fork(
+    database: Server, name: str, tmp_path: Path
+) -> None:
     """A parent that has used its store forks eight children; all of them and the parent work on."""
     crowd = Crowd(database.url, name, str(tmp_path / "counter"), processes=8, threads=1, each=25)
     counts = run(crowd)
