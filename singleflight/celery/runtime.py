@@ -232,7 +232,8 @@ class Runtime:
             wait=wait,
             first=first,
             max_hold=policy.max_hold,
-            returning=delivery.returning,
+            # Of a body that runs without an answer from the store nobody can say that it never began.
+            returning=delivery.returning or policy.on_store_error == "run",
         )
 
 

@@ -181,7 +181,8 @@ class Runtime:
             wait=slot_wait(carried.deferrals) if waits else 0.0,
             first=patient,
             max_hold=policy.max_hold,
-            returning=delivery.kin,
+            # Of a body that runs without an answer from the store nobody can say that it never began.
+            returning=delivery.kin or policy.on_store_error == "run",
         )
 
 

@@ -71,8 +71,8 @@ class Release(NamedTuple):
     """A delivery is over.
 
     ``grace_ms`` > 0 shortens the lease instead of ending it. ``again_ms`` > 0 keeps the waiting slot for
-    this run's own retry. ``began`` is False if no attempt of the run ever started its body: then the
-    window is given back.
+    this run's own retry. ``began`` is False if this delivery never started the body of the run: then it is
+    taken back, unless an earlier one may have.
     """
 
     key: str
@@ -126,6 +126,8 @@ class Record:
     refused_ms: int = 0
     refused_reason: str = ""
     """When and why the last one was refused."""
+    fresh: bool = False
+    """The lease was granted to a run that had not begun before, so its holder knows whether it ever has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,10 @@ class Store(Protocol):
         A final outcome ends the run for good, RETRYING ends this attempt, REQUEUED nothing. With
         ``again_ms`` the own or a free slot is this run's. Returns True if the token was the record's; if
         not, another's lease is left exactly as it is.
+
+        Where the lease ends and the body never ``began``, what the grant has written is taken back: its start
+        with the window, and of a REQUEUED run the memory. That goes for a grant that was not resumed only:
+        an earlier delivery of a resumed run may have begun, whatever this one knows.
         """
         ...
 

@@ -96,9 +96,10 @@ def release(record: Record | None, asked: Release, now_ms: int) -> tuple[Record,
         if asked.grace_ms:
             found = replace(found, expires_ms=min(found.expires_ms, now_ms + asked.grace_ms))
         else:
-            found = replace(found, held=False)
-            if not asked.began:
-                found = replace(found, started_ms=0, opens_ms=0)
+            taken_back = found.fresh and not asked.began
+            found = replace(found, held=False, fresh=False)
+            if taken_back:
+                found = _taken_back(found, asked)
     return found, own
 
 
@@ -128,7 +129,8 @@ def evict(record: Record | None, now_ms: int) -> tuple[Record | None, bool]:
     if record is None:
         return None, False
     found = repaired(record, now_ms)
-    return replace(found, held=False, token="", outcome=Outcome.CANCELLED, started_ms=0, opens_ms=0), True
+    found = replace(found, held=False, fresh=False, token="", outcome=Outcome.CANCELLED)
+    return replace(found, started_ms=0, opens_ms=0), True
 
 
 def _obstacle(
@@ -177,6 +179,7 @@ def _grant(found: Record, asked: Claim, now_ms: int, *, tick: int, resumed: bool
         opens_ms=opens_ms,
         outcome="",
         holder=asked.holder,
+        fresh=not resumed,
     )
     granted = _mark(granted, Run(asked.run_id, asked.attempt, False))
     if granted.slot == asked.run_id:
@@ -197,6 +200,14 @@ def _restored(asked: Renewal, now_ms: int) -> Record:
         holder=asked.holder,
     )
     return _mark(record, Run(asked.run_id, asked.attempt, False))
+
+
+def _taken_back(record: Record, asked: Release) -> Record:
+    """Return the record without what the grant of a run has written that never began."""
+    runs = record.runs
+    if asked.outcome is Outcome.REQUEUED:
+        runs = tuple(run for run in runs if run.run_id != asked.run_id)
+    return replace(record, started_ms=0, opens_ms=0, runs=runs)
 
 
 def _slot_after_refusal(found: Record, asked: Claim, reason: Reason, now_ms: int) -> Record:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from singleflight.lease import Outcome, Reason
 from singleflight.stores.base import RUNS_KEPT
-from singleflight.testing.contract_base import Rules, granted, look, ran, refused, release
+from singleflight.testing.contract_base import LONG, Rules, granted, look, ran, refused, release
 
 if TYPE_CHECKING:
     from singleflight.stores.base import Store
+    from singleflight.testing.clock import FakeClock, RealClock
 
 
 class RunRules(Rules):
@@ -62,3 +63,49 @@ class RunRules(Rules):
 
         assert remembered == [*(f"open-{number}" for number in range(3, RUNS_KEPT)), "a", "b", "c"]
         assert refused(store, key, "a").reason is Reason.FINISHED
+
+    def test_nobody_says_of_a_run_that_began_elsewhere_that_it_did_not(
+        self, store: Store, clock: FakeClock | RealClock, key: str
+    ) -> None:
+        """A holder dies at work, and the next delivery of its run cannot start: the window stays."""
+        granted(store, key, "a", ttl_ms=self.short, window_ms=LONG)
+        clock.advance(self.lapse)
+        granted(store, key, "a", token="elsewhere", window_ms=LONG)
+        release(store, key, "a", Outcome.REQUEUED, token="elsewhere", began=False)
+
+        assert refused(store, key, "b", window_ms=LONG).reason is Reason.WINDOW
+
+    def test_a_retry_that_never_began_keeps_the_window_of_its_run(self, store: Store, key: str) -> None:
+        """A later attempt has begun before, also where the store knows nothing of it any more."""
+        granted(store, key, "a", attempt=1, window_ms=LONG)
+        release(store, key, "a", Outcome.REQUEUED, attempt=1, began=False)
+
+        assert refused(store, key, "b", window_ms=LONG).reason is Reason.WINDOW
+
+    def test_a_run_gives_back_no_window_but_its_own(self, store: Store, key: str) -> None:
+        """A run goes on within the window of another one; if it cannot start, that one's window stays."""
+        ran(store, key, "a", Outcome.REQUEUED)
+        ran(store, key, "b")
+        granted(store, key, "a", token="again")
+        release(store, key, "a", Outcome.REQUEUED, token="again", began=False)
+
+        assert refused(store, key, "c", window_ms=LONG).reason is Reason.WINDOW
+
+    def test_a_run_that_never_began_is_fresh_when_it_comes_again(self, store: Store, key: str) -> None:
+        """A run that could not be started was no start: it respects the window of one that was."""
+        granted(store, key, "a", window_ms=LONG)
+        release(store, key, "a", Outcome.REQUEUED, began=False)
+        assert look(store, key).record.runs == ()
+        ran(store, key, "b", window_ms=LONG)
+
+        busy = refused(store, key, "a", token="again", window_ms=LONG)
+
+        assert (busy.reason, busy.resumed) == (Reason.WINDOW, False)
+
+    def test_a_run_that_was_ended_before_it_began_is_never_started(self, store: Store, key: str) -> None:
+        """Its window is given back; that it is over stays on record."""
+        granted(store, key, "a", window_ms=LONG)
+        release(store, key, "a", Outcome.CANCELLED, began=False)
+
+        assert refused(store, key, "a", token="copy").reason is Reason.FINISHED
+        granted(store, key, "b", window_ms=LONG)

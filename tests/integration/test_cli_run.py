@@ -214,6 +214,22 @@ def test_a_command_that_cannot_start_uses_up_nothing(program: Program) -> None:
     assert "window" in again.stderr
 
 
+def test_a_planned_time_that_began_elsewhere_keeps_its_window(program: Program, log: BodyLog) -> None:
+    """Its host dies at work, and another one cannot start it: the next planned time is still too soon."""
+    first, second = (
+        ("--ttl", "1", "--window", "1h", "--occurrence", "2026-01-31T06:00Z", "LEASE"),
+        "@1769839260",
+    )
+    with program.started(*first, *logging(WORKS), "first", "60") as killed:
+        until(log.runs)
+        killed.kill()
+        elsewhere = program.run(*first, "/no/such/command")
+    early = program.run("-n", "--window", "1h", "--occurrence", second, "LEASE", "true")
+
+    assert (elsewhere.returncode, early.returncode) == (127, 111)
+    assert "window" in early.stderr
+
+
 def test_a_lease_is_shared_with_python(program: Program, shared: ValkeyServer, tmp_path: Path) -> None:
     """`try_lease` of the same name meets the command, and the command meets it."""
     with program.holding() as holder:

@@ -25,7 +25,7 @@ class Model:
         self.dies = 0
         self.token = self.run = self.outcome = self.slot = ""
         self.fence = self.expires = self.ttl = self.started = self.opens = self.slot_until = 0
-        self.held = self.reserved = False
+        self.held = self.reserved = self.fresh = False
         self.runs: dict[str, tuple[int, bool]] = {}
         self._unseen: dict[str, Any] = {}
 
@@ -98,6 +98,7 @@ class Model:
                 self.opens = max(self.opens, now + window)
         self.fence = max(self.fence + 1, now * 1000)
         self.token, self.run, self.held, self.outcome = token, run, True, ""
+        self.fresh = not resumed
         self.expires, self.ttl = now + ttl, ttl
         self._remember_run(run, attempt, ended=False)
         if self.slot == run:
@@ -122,7 +123,7 @@ class Model:
         if not self.there:
             if age >= self.remember:
                 return "lost"
-            self.token, self.run, self.fence, self.held = token, run, fence, True
+            self.token, self.run, self.fence, self.held, self.fresh = token, run, fence, True, False
             self.expires, self.ttl, self.started, self.opens = now + ttl, ttl, started, opens
             self._remember_run(run, attempt, ended=False)
             self._written(now)
@@ -162,8 +163,10 @@ class Model:
                 self.expires = min(self.expires, now + grace)
             else:
                 self.held = False
-                if not began:
+                if not began and self.fresh:
                     self.started = self.opens = 0
+                    if outcome == "requeued":
+                        self.runs.pop(run, None)
         self._written(now)
         return own
 

@@ -214,6 +214,19 @@ class EndNeedsRecord(MemoryStore):
         return super().release(release) if self.peek(release.key) else False
 
 
+class TrustsWhoNeverBegan(MemoryStore):
+    """A holder that never began its body is taken at its word, though an earlier one of its run may have."""
+
+    def release(self, release: Release) -> bool:
+        """Take the run for fresh."""
+
+        def refresh(found: Record | None, _: int) -> tuple[Record | None, None]:
+            return found and replace(found, fresh=True), None
+
+        self.change(release.key, refresh)
+        return super().release(release)
+
+
 class AnswersByKey(MemoryStore):
     """Answers to many renewals come in the order of the keys, as a database returns rows."""
 
@@ -261,6 +274,9 @@ BROKEN = {
         "A lease that nobody renewed is free after its ttl, and its taker learns that it took over."
     ),
     EndNeedsRecord: "A release of a record that was lost still makes later copies of the run FINISHED.",
+    TrustsWhoNeverBegan: (
+        "A holder dies at work, and the next delivery of its run cannot start: the window stays."
+    ),
     AnswersByKey: "Renewals sent together are answered one by one and in order.",
     ListsAPattern: "Keys of one prefix are listed once each; a longer or an odd prefix is another.",
     ListsTwice: "Keys of one prefix are listed once each; a longer or an odd prefix is another.",

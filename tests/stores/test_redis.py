@@ -322,7 +322,7 @@ def test_the_record_reads_as_documented(store: RedisStore, server: redis.Redis, 
     mark, version, held, first, kept, ended, *numbers = struct.unpack_from(">2s5B8d", raw)
     start = grant.started_ms
 
-    assert (mark, version, held, first, kept, ended) == (b"sf", 1, 1, 0, 1, 0)
+    assert (mark, version, held, first, kept, ended) == (b"sf", 1, 2, 0, 1, 0)
     assert numbers == [grant.fence, start + 60_000, 60_000, start, 0, 0, 0, 0]
     assert raw.endswith(b"\xffa\xfe00")
 

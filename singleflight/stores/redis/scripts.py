@@ -94,6 +94,7 @@ def look_of(reply: Sequence[Any]) -> Look | None:
         run_id=_text(run),
         fence=fence,
         held=bool(held),
+        fresh=held == 2,  # noqa: PLR2004 - see lua/read.lua
         expires_ms=expires_ms,
         ttl_ms=ttl_ms,
         started_ms=started_ms,

@@ -43,7 +43,7 @@ elseif after ~= '' and r_run ~= '' and r_run ~= run and '=' .. r_run ~= after th
   reason = 'superseded'
 end
 
-local took_over, following = r_held == 1 and r_token ~= token, nil
+local took_over, following = r_held > 0 and r_token ~= token, nil
 granted = not reason
 if granted then
   if not resumed or r_started_ms == 0 then
@@ -51,7 +51,7 @@ if granted then
     if window > 0 then r_opens_ms = math.max(r_opens_ms, now + window) end
   end
   r_token, r_run, r_outcome, r_holder = token, run, '', ARGV[5]
-  r_fence, r_held, r_expires_ms, r_ttl_ms = math.max(r_fence + 1, tick), 1, now + ttl, ttl
+  r_fence, r_held, r_expires_ms, r_ttl_ms = math.max(r_fence + 1, tick), resumed and 1 or 2, now + ttl, ttl
   mark(run, ARGV[2], '0')
   if r_slot == run then fill_slot('', 0, 0) end
   if listens then

@@ -8,7 +8,7 @@
 -- The record is one packed string, and its fields are variables here: that is much less work for a server than
 -- a hash, or a table, or numbers as text. `singleflight show` prints it. Its parts, in their order:
 --   'sf', version      marks a record of ours
---   r_held             1 until released or evicted
+--   r_held             0 when released or evicted, 2 if the run was fresh: it had not begun before; else 1
 --   r_first            1 if the slot is a reservation, 2 if it is one of somebody who listens
 --   r_kept, r_over     how many runs are remembered, and how many of them have ended
 --   r_fence            number of the last grant, at least the clock's microseconds
@@ -56,7 +56,7 @@ if stored then
   end
 end
 
-local live = r_held == 1 and r_expires_ms > now
+local live = r_held > 0 and r_expires_ms > now
 local granted = false
 
 local function slot_taken()

@@ -1,8 +1,8 @@
 -- release: the delivery is over.
 --
 -- KEYS[1]  the lease's key
--- ARGV[1]  remember, clock, grace in ms (0 ends the lease at once), again in ms (0 keeps no slot), 0 if no body
---          of the run ever began
+-- ARGV[1]  remember, clock, grace in ms (0 ends the lease at once), again in ms (0 keeps no slot), 0 if this
+--          delivery never began the body
 -- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  outcome
 -- return   1 if the token was the record's, else 0
 
@@ -25,14 +25,18 @@ elseif outcome == 'retrying' then
   mark(run, attempt, '1')
 end
 if again > 0 and not overtaken and (r_slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
-if own and r_held == 1 then
+if own and r_held > 0 then
   -- The first outcome stays: a hard-killed body may be released twice, by child and by parent.
   if r_outcome == '' then r_outcome = outcome end
   if grace > 0 then
     r_expires_ms = math.min(r_expires_ms, now + grace)
   else
+    if began == 0 and r_held == 2 then
+      -- Of a resumed run an earlier delivery may have begun, whatever this one knows.
+      r_started_ms, r_opens_ms = 0, 0
+      if outcome == 'requeued' then forget(run) end
+    end
     r_held = 0
-    if began == 0 then r_started_ms, r_opens_ms = 0, 0 end
   end
 end
 --> write

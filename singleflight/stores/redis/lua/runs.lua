@@ -12,6 +12,17 @@ local function seen(run)
   end
 end
 
+-- Remember a run that stands there, from where to where, no longer.
+local function drop(ended, from, after)
+  r_runs = string.sub(r_runs, 1, from - 1) .. string.sub(r_runs, after)
+  r_kept, r_over = r_kept - 1, r_over - ended
+end
+
+local function forget(run)
+  local attempt, ended, from, after = seen(run)
+  if attempt then drop(ended, from, after) end
+end
+
 -- Remember the run at the end of the list; attempt and end only ever rise.
 local function mark(run, attempt, ended)
   local before, before_ended, from, after = seen(run)
@@ -25,10 +36,7 @@ local function mark(run, attempt, ended)
     from, after = string.find(r_runs, '\255[^\255]*\254' .. before_ended .. '%d+')
     after = after + 1
   end
-  if from then
-    r_runs = string.sub(r_runs, 1, from - 1) .. string.sub(r_runs, after)
-    r_kept, r_over = r_kept - 1, r_over - before_ended
-  end
+  if from then drop(before_ended, from, after) end
   r_runs = r_runs .. '\255' .. run .. '\254' .. ended .. attempt
   r_kept, r_over = r_kept + 1, r_over + ended
 end
