@@ -242,19 +242,31 @@ class Lease:
     def ensure(self, seconds: float) -> None:
         """Return if the lease is good for ``seconds`` more, renewing it at once if that is needed.
 
+        Args:
+            seconds: from 0 to the ttl less two margins, each a tenth of it and at most a second: no lease is
+                trusted to its last moment, and a renewal takes its time.
+
         Raises:
-            LeaseLost: if it cannot be had for that long.
+            LeaseLost: if it cannot be had for that long; `held` says whether it is held for less.
             ConfigurationError: if ``seconds`` is more than any renewal can give.
         """
-        if seconds > self.ttl - margin(self.ttl):
+        most = self.ttl - 2 * margin(self.ttl)
+        if not 0 <= seconds <= most:  # written so that NaN fails too
             raise ConfigurationError(
-                f"ensure({seconds!r}) asks for more than ttl={self.ttl!r} can give; declare a longer ttl"
+                f"ensure({seconds!r}) is not from 0 to {most:g} s, which is all that ttl={self.ttl!r} can "
+                "give; declare a longer ttl"
             )
         self.check()
-        if self.expires_in < seconds:
-            self._keeper.renew_now(self)
-            if self.expires_in < seconds:
-                raise LeaseLost(f"{self.task}: {self.key} could not be renewed for {seconds} s more")
+        before = 0.0
+        for _ in range(2):  # an answer may have been slow once; without any, waiting for another is no use
+            if self.expires_in < seconds and self.trusted_until > before:
+                before = self.trusted_until
+                self._keeper.renew_now(self)
+        if (left := self.expires_in) < seconds:
+            raise LeaseLost(
+                f"{self.task}: {self.key} could not be renewed for {seconds} s more; "
+                + (f"it is held for {left:.1f} s" if left else "it is not held any more")
+            )
 
     def release(self, outcome: Outcome = Outcome.FINISHED, *, grace: float = 0, again: float = 0) -> bool:
         """Give the lease back and record how the run ended; safe to call twice and from any thread.

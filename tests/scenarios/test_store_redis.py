@@ -258,7 +258,7 @@ def test_scenario_45_a_missing_command_is_named(
         for waiter in ("waiter", "next"):
             refused(store, key, waiter, wait_ms=60_000, first=True, listens=True)
         release(store, key, "a")
-        store.await_turn(key, "waiter", seconds=0.1)
+        store.await_turn(key, "waiter", seconds=1.0)
         for waiter in ("waiter", "next"):
             ran(store, key, waiter, wait_ms=60_000, first=True, listens=True)
         store.queue(key, "b", ttl_ms=60_000, running_too=False)

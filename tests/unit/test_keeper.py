@@ -133,7 +133,7 @@ def test_ensure_does_not_renew_beyond_max_hold(core: Core) -> None:
 
     core.pass_time(1)
     with pytest.raises(LeaseLost):
-        lease.ensure(9)
+        lease.ensure(8)
 
 
 # --- what holders are told ----------------------------------------------------------------------------

@@ -104,6 +104,7 @@ def test_ensure_raises_if_the_time_cannot_be_had(core: Core) -> None:
     with pytest.raises(LeaseLost, match="could not be renewed for 25 s"):
         lease.ensure(25)
 
+    assert core.store.calls.count("renew") == 1  # each costs the store's timeout
     assert lease.held  # for what is left
     lease.ensure(15)
 
@@ -120,12 +121,44 @@ def test_ensure_raises_if_the_lease_went_to_somebody_else(core: Core) -> None:
     assert not lease.held
 
 
-def test_ensure_refuses_what_no_renewal_could_give(core: Core) -> None:
-    """It is a mistake in the program, and the remedy is a longer ttl."""
+@pytest.mark.parametrize("seconds", [28.1, 29, 29.5, 31, -1, float("nan")])
+def test_ensure_refuses_what_no_renewal_could_give(core: Core, seconds: float) -> None:
+    """It is a mistake in the program, the remedy is a longer ttl, and the lease is as it was."""
     lease = core.claim(ttl=30.0)
 
-    with pytest.raises(ConfigurationError, match="longer ttl"):
-        lease.ensure(29.5)
+    with pytest.raises(ConfigurationError, match=r"from 0 to 28 s.*ttl=30\.0.*longer ttl"):
+        lease.ensure(seconds)
+
+    assert lease.held
+    assert "renew" not in core.store.calls
+
+
+@pytest.mark.parametrize("ttl", [1.0, 5.0, 30.0, 3600.0])
+def test_ensure_gives_what_it_accepts(core: Core, ttl: float) -> None:
+    """A renewal may take up to a margin; one that took longer is followed by another."""
+    lease = core.claim(ttl=ttl)
+    most = ttl - 2 * margin(ttl)
+    delays = [margin(ttl) * 0.9, margin(ttl) * 1.5, margin(ttl) * 0.9]
+    core.store.before = lambda _operation: core.clock.advance(delays.pop(0))
+
+    for _ in range(2):
+        core.clock.advance(ttl / 3)
+        lease.ensure(most)
+        assert lease.expires_in >= most
+
+    assert delays == []
+
+
+def test_ensure_does_not_call_a_lease_lost_that_is_held(core: Core) -> None:
+    """Where each answer takes too long, the message says for how long it is held."""
+    lease = core.claim(ttl=30.0)
+    core.clock.advance(10)
+    core.store.before = lambda _operation: core.clock.advance(3)
+
+    with pytest.raises(LeaseLost, match=r"could not be renewed for 28 s more.*is held for 26\.0 s"):
+        lease.ensure(28)
+
+    assert lease.held
 
 
 # --- small values -------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ def _operations(store: Store, key: str) -> Iterator[tuple[str, Callable[[], obje
     # Two who wait: the first has the slot and the second stands in line, until the lease passes on.
     yield "wait", lambda: [wait(each) for each in ("second", "third")]
     yield "release", lambda: store.release(Release(key, run, 0, token, Outcome.FINISHED))
-    yield "be told", lambda: store.await_turn(key, "second", seconds=0.01)
+    # It has been told already, so this waits for nothing.
+    yield "be told", lambda: store.await_turn(key, "second", seconds=1.0)
     yield "take over", lambda: wait("second")
 
 

@@ -93,8 +93,9 @@ def _ask(
             if answer.reason is Reason.FINISHED or heard - began >= wait:
                 return answer
             if turns is not None and told and answer.reason is not Reason.WINDOW:
-                seconds = min(LONGEST_WAIT, max(SHORTEST, answer.retry_after), began + wait - monotonic())
-                _sleep(signals, seconds + SHORTEST, turns.listen(seconds))
+                left = began + wait - monotonic()
+                seconds = min(LONGEST_WAIT, max(SHORTEST, answer.retry_after), left)
+                _sleep(signals, min(seconds + SHORTEST, left), turns.listen(seconds))
                 continue
             pause = _pause(answer, request, asked=heard - sent, before=pause)
         _sleep(signals, min(pause, began + wait - monotonic()))

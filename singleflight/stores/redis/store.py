@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,12 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = 1.0
 """Seconds for which `await_turn` blocks at most."""
+
+TICK = 0.1
+"""Seconds: a server looks ten times a second which of its blocked clients' time is over."""
+
+GLANCE = 0.03
+"""Seconds between two looks of somebody whose time is nearly over."""
 
 OF_THE_STORE = (driver.RedisError, OSError)
 """Errors that mean something about the store; all others are somebody else's, such as a time limit."""
@@ -181,8 +188,11 @@ class RedisStore:
 
     def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
         """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
+        if seconds <= TICK:  # the server would answer when that is over
+            time.sleep(max(0.0, min(seconds, GLANCE)))
+            return
         where = f"{key if '{' in key else f'{{{key}}}'}:{run_id}"
-        seconds = min(seconds, LONGEST_WAIT)
+        seconds = min(seconds - TICK, LONGEST_WAIT)
         connection = self._connection("turns", LONGEST_WAIT + self.timeout)
         with self._translating(connection, key):
             connection.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
