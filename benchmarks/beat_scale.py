@@ -12,7 +12,7 @@ import psutil
 from benchmarks.support.report import Report
 from benchmarks.support.rounds import quantile
 from benchmarks.support.servers import valkey
-from singleflight.cli.demo.children import Child, Children
+from demo.children import Child, Children
 
 ENTRIES, REPLICAS, SECONDS = 10_000, 5, 120
 RATE = 2.0

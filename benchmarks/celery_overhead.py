@@ -18,7 +18,7 @@ import psutil
 from benchmarks.support.report import Report
 from benchmarks.support.rounds import quantile, shuffled
 from benchmarks.support.servers import valkey
-from singleflight.cli.demo.children import Child, Children
+from demo.children import Child, Children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

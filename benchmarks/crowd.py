@@ -13,7 +13,7 @@ from celery import Celery
 from benchmarks.support.report import Report
 from benchmarks.support.rounds import shuffled
 from benchmarks.support.servers import valkey
-from singleflight.cli.demo.children import Child, Children
+from demo.children import Child, Children
 
 if TYPE_CHECKING:
     from benchmarks.support.servers import Valkey

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.support.report import Report
 from benchmarks.support.servers import valkey
-from singleflight.cli.demo.children import Child, Children
+from demo.children import Child, Children
 
 if TYPE_CHECKING:
     from collections.abc import Callable

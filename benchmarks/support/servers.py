@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import redis
 
-from singleflight.cli.demo.children import Child, Children
-from singleflight.cli.demo.servers import answers, command, free_port
+from demo.children import Child, Children
+from demo.servers import answers, command, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

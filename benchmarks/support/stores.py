@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo.children import Child, Children
-from singleflight.cli.demo.servers import free_port
+from demo.children import Child, Children
+from demo.servers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

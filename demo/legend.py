@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo.scenario import IMPORT, REPORT
+from demo.scenario import IMPORT, REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

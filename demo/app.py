@@ -1,6 +1,6 @@
 """The Celery app of the demo: what a user writes, plus lines for the log that the verdict is taken from.
 
-singleflight demo        starts workers and beats with ``-A singleflight.cli.demo.app``
+The demo starts workers and beats with ``-A demo.app``.
 """
 
 # mypy: disable-error-code="untyped-decorator"
@@ -17,10 +17,10 @@ from celery import Celery, current_task
 from celery.schedules import schedstate, schedule
 from celery.signals import before_task_publish
 
+from demo.log import WITHOUT, Log
+from demo.scenario import IMPORT, INTERVAL, RECALCULATE, REPORT, TTL, Work, label
 from singleflight import Event, Kind, Singleton, current_lease
 from singleflight.celery import install
-from singleflight.cli.demo.log import WITHOUT, Log
-from singleflight.cli.demo.scenario import IMPORT, INTERVAL, RECALCULATE, REPORT, TTL, Work, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""The command ``singleflight demo``: play, judge, draw."""
+"""The command: play, judge, draw."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -14,10 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from singleflight.cli.demo.scenario import SHORTEST
+from demo.children import ChildFailed
+from demo.performance import Performance
+from demo.scenario import SHORTEST
+from demo.servers import NoServer
+from demo.timeline import draw
+from demo.verdict import judge
+from demo.view import View, show_verdict
 
 if TYPE_CHECKING:
-    from singleflight.cli.demo.verdict import Verdict
+    from demo.verdict import Verdict
 
 
 @click.command()
@@ -45,16 +50,6 @@ def demo(seconds: float, timeline: Path | None, *, without: bool, as_json: bool)
     if timeline is not None and not timeline.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no directory {timeline.parent}", param_hint="--timeline")
     _end_on_signals()
-    # The children need these; `main` says what to type if one is missing.
-    for package in ("celery", "redis"):
-        importlib.import_module(package)
-    from singleflight.cli.demo.children import ChildFailed  # noqa: PLC0415
-    from singleflight.cli.demo.performance import Performance  # noqa: PLC0415
-    from singleflight.cli.demo.servers import NoServer  # noqa: PLC0415
-    from singleflight.cli.demo.timeline import draw  # noqa: PLC0415
-    from singleflight.cli.demo.verdict import judge  # noqa: PLC0415
-    from singleflight.cli.demo.view import View, show_verdict  # noqa: PLC0415
-
     try:
         with View() as view:
             facts = Performance(seconds, view.update, without=without).run()

@@ -1,12 +1,12 @@
-"""The demo's users, a process of its own: ``python -m singleflight.cli.demo.users SECONDS``."""
+"""The demo's users, a process of its own: ``python -m demo.users SECONDS``."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from singleflight.cli.demo.app import app, import_file, recalculate
-from singleflight.cli.demo.scenario import RECALCULATE, acts
+from demo.app import app, import_file, recalculate
+from demo.scenario import RECALCULATE, acts
 
 READY = "users: ready."
 

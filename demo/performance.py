@@ -8,13 +8,14 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo import servers
-from singleflight.cli.demo.children import Child, ChildFailed, Children
-from singleflight.cli.demo.facts import Facts
-from singleflight.cli.demo.log import DESCRIPTOR, PROCESS, WITHOUT, Log
-from singleflight.cli.demo.scenario import (
+from demo import servers
+from demo.children import Child, ChildFailed, Children
+from demo.facts import Facts
+from demo.log import DESCRIPTOR, PROCESS, WITHOUT, Log
+from demo.scenario import (
     BEATS,
     EARLIEST,
     INTERVAL,
@@ -30,9 +31,11 @@ from singleflight.cli.demo.scenario import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from singleflight.cli.demo.facts import Body
+    from demo.facts import Body
 
-APP = "singleflight.cli.demo.app"
+ROOT = str(Path(__file__).parents[1])
+"""Where children find this package, whatever directory the demo was started in."""
+APP = "demo.app"
 LOOK = 0.1
 """Seconds between two looks at the log."""
 QUIET = 1.5
@@ -93,7 +96,7 @@ class Performance:
         for n in range(1, WORKERS + 1):
             options = ["-n", f"worker{n}@%h", "-c", str(POOL), "-l", "INFO", "--without-mingle"]
             self.essential.append(self._child(f"worker {n}", [*celery, "worker", *options], url))
-        module = "singleflight.cli.demo.users"
+        module = "demo.users"
         users = self._child("users", [sys.executable, "-m", module, str(self.seconds)], url)
         signs = {"beat": "beat: Starting...", "worker": " ready.", "users": "users: ready."}
         for child in (*self.beats, *self.essential[1:], users):
@@ -107,6 +110,7 @@ class Performance:
         ours = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_")}
         env = ours | {"CELERY_BROKER_URL": url, DESCRIPTOR: str(self.log.descriptor), PROCESS: name}
         env |= {WITHOUT: "1"} if self.without else {}
+        env |= {"PYTHONPATH": os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])}
         env |= {"PYTHONUNBUFFERED": "1", "TMPDIR": self.children.directory}
         return self.children.add(Child(name, argv, env=env, pass_fds=[self.log.descriptor]))
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo.scenario import TTL, WORKS
+from demo.scenario import TTL, WORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from singleflight.cli.demo.facts import Body, Facts, Sent
+    from demo.facts import Body, Facts, Sent
 
 SLACK = 1.0
 """Seconds that may pass on a busy machine between a lease and the line that its body writes."""
@@ -125,7 +125,7 @@ def _could_be_spared(run: Sent, skipped_at: float, facts: Facts) -> bool:
 
 
 def _blocks(body: Body) -> float:
-    assert body.ended is not None  # noqa: S101 - asked only of bodies that are over
+    assert body.ended is not None
     return body.ended + SLACK + (TTL if body.how == "killed" else 0)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from singleflight.cli.demo.facts import Facts, Said
+    from demo.facts import Facts, Said
 
 WORDS = {
     "skipped": ("skips", "yellow"),

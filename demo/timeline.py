@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from singleflight.cli.demo.lanes import LEFT, RIGHT, TOP, WIDTH, Layout
-from singleflight.cli.demo.legend import (
+from demo.lanes import LEFT, RIGHT, TOP, WIDTH, Layout
+from demo.legend import (
     COLOURS,
     DEAD,
     FAINT,
@@ -24,8 +24,8 @@ from singleflight.cli.demo.legend import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from singleflight.cli.demo.facts import Body, Facts, Kill
-    from singleflight.cli.demo.verdict import Verdict
+    from demo.facts import Body, Facts, Kill
+    from demo.verdict import Verdict
 
 BAR = 20
 LETTER = 6.6

@@ -76,7 +76,7 @@ class Child:
 
     def say(self, line: str) -> None:
         """Write a line to its standard input."""
-        assert self.process.stdin is not None  # noqa: S101 - it was started with a pipe
+        assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
