@@ -192,6 +192,15 @@ class Singleton:
             "singleton", value, "is not an option; write singleton=True, or singleton=Singleton(by='user_id')"
         )
 
+    @classmethod
+    def from_call(cls, value: object) -> Singleton | None:
+        """Read ``singleton=`` of a single call: as `from_option`, or the mapping that a signature carries.
+
+        Raises:
+            ConfigurationError: for anything else, saying what to write.
+        """
+        return cls.from_header(value) if isinstance(value, Mapping) else cls.from_option(value)
+
     def to_header(self) -> dict[str, object]:
         """Return the given options as JSON keeps them, to travel in a message header.
 

@@ -9,6 +9,7 @@ from celery.signals import task_postrun, worker_init
 from singleflight.celery import checks, gate
 from singleflight.celery.errors import Skipped
 from singleflight.celery.runtime import Runtime
+from singleflight.celery.sending import watch_sending
 from singleflight.celery.upgrade import upgrade_all, watch_registry
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def install(
     app.singleflight = Runtime(app, store, given)
     if first:
         watch_registry(app)
+        watch_sending(app)
         app.on_after_finalize.connect(_look_again, weak=False)
         app.steps["worker"].add(checks.SetUp)
 

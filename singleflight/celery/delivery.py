@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from celery import Task
 
 HEADER = "singleflight"
@@ -33,6 +32,11 @@ def option_of(task: Task) -> object:
     if "singleton" in own:
         return own["singleton"]
     return next((vars(cls)["singleton"] for cls in type(task).__mro__ if "singleton" in vars(cls)), None)
+
+
+def properties_of(found: object) -> Mapping[str, Any]:
+    """Return a message's properties; Celery takes a message whose properties are no mapping."""
+    return found if isinstance(found, Mapping) else {}
 
 
 def may_come_back(task: Task, *, timeout: bool = False) -> bool:
@@ -69,7 +73,7 @@ class Delivery:
         if request.get("is_eager"):  # where headers are not spread over the request
             header = (request.get("headers") or {}).get(HEADER)
         return cls(
-            run_id=str(request["id"]),
+            run_id=str(request.get("id") or token),  # a request that tests push may have none
             attempt=(request.get("replaced_task_nesting") or 0) * NESTING + (request.get("retries") or 0),
             token=token,
             args=request.get("args") or (),

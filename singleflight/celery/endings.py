@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 from kombu.serialization import registry
 
-from singleflight.celery.delivery import CONTENT_TYPE, HEADER
+from singleflight.celery.delivery import CONTENT_TYPE, HEADER, properties_of
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
 from singleflight.errors import StoreUnavailable
 from singleflight.policy import UNSET
@@ -100,7 +100,7 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     options: dict[str, Any] = {"countdown": delay, "headers": headers}
     if _has_quorum_queues(task):
         options.update(countdown=int(delay), queue=_quorum_queue(task))
-    content_type = (request.properties or {}).get(CONTENT_TYPE)
+    content_type = properties_of(request.properties).get(CONTENT_TYPE)
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
     if "ignore_result" in request.__dict__:

@@ -16,7 +16,7 @@ from celery import states
 from singleflight.api import holding
 from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
-from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back
+from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back, properties_of
 from singleflight.celery.publish import AGAIN
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
@@ -67,7 +67,7 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
         ConfigurationError: if the store can never answer, or the message names options that cannot be.
     """
     context = task.request
-    token = (context.properties or {}).get(TOKEN) or new_token()
+    token = properties_of(context.properties).get(TOKEN) or new_token()
     delivery = Delivery.read(context.__dict__, token)
     policy = runtime.policy(task, delivery)
     request = None if policy is None else runtime.request(task, policy, delivery)

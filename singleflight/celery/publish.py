@@ -12,15 +12,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from celery.result import AsyncResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import dumps, loads
 
 from singleflight.api import run_around
-from singleflight.celery import endings
+from singleflight.celery import endings, joining
 from singleflight.celery.delivery import HEADER
+from singleflight.celery.results import marked
 from singleflight.celery.runtime import key_rule
+from singleflight.options import Singleton
 from singleflight.tasks.message import Carried
 from singleflight.tasks.publishing import Place
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from celery import Task
 
     from singleflight.celery.runtime import Runtime
-    from singleflight.lease import Busy
     from singleflight.policy import Policy
 
 FLOW = ("group_id", "chord", "chain", "retries", "link", "link_error")
@@ -42,16 +42,11 @@ AGAIN = "_singleflight_again"
 _tick: ContextVar[bool] = ContextVar("singleflight_tick", default=False)
 
 
-class SingletonResult(AsyncResult):
-    """The result of the run that was published or, for a duplicate, of the one that waits or runs."""
+class Header(dict[str, object]):
+    """Our header of a message that knows, in this process only, what is to be done once it is sent."""
 
-    busy: Busy | None = None
-    """Who is in the way, if nothing was published."""
-
-    @property
-    def duplicate(self) -> bool:
-        """True if nothing was published, and this is the result of another run."""
-        return self.busy is not None
+    sent: Callable[[str], None] | None = None
+    """Called with the run's id by `singleflight.celery.sending`."""
 
 
 @contextmanager
@@ -64,48 +59,63 @@ def ticking() -> Iterator[None]:
         _tick.reset(mark)
 
 
-def publish(
-    task: Any, args: Any, kwargs: Any, task_id: str | None, options: dict[str, Any], send: Callable[..., Any]
-) -> Any:
-    """Publish a call with ``send(task_id)``, or return the result of the one in the way.
+def carry(task: Any, options: dict[str, Any]) -> None:
+    """Turn the option ``singleton=`` of a single call of a singleton task into a header of its message.
+
+    Raises:
+        ConfigurationError: for options that the declaration, or the start of a worker, would refuse.
+    """
+    if "singleton" not in options:
+        return
+    call = Singleton.from_call(options.pop("singleton"))
+    carried = Carried(options=False if call is None else call)
+    options["headers"] = {**(options.get("headers") or {}), HEADER: carried.write()}
+    policy = task.singleflight.policy_of(task, carried)
+    if policy is not None:
+        joining.check(task, policy)
+        key_rule(task.singleflight.prefix, task, policy)
+        if not task.app.conf.task_always_eager:
+            task.singleflight.check_results(task, policy)
+
+
+def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Callable[..., Any]) -> Any:
+    """Publish a call with ``send(args, kwargs, **options)``, or return the result of the one in the way.
+
+    Whatever ``send`` returns comes back: it may be an override that publishes later, or elsewhere.
 
     Raises:
         Conflict: under ``on_conflict="raise"``, if another run waits or works.
         StoreUnavailable: under ``on_store_error="raise"``, if the store does not answer.
         ConfigurationError: for options or arguments that cannot be.
     """
-    place, carried = _place(task, args, kwargs, task_id, options)
+    place, carried = _place(task, args, kwargs, options)
     if place is None:
-        return send(task_id)
+        return marked(send(args, kwargs, **options))
     busy = place.in_the_way()
     if busy is not None:
-        return _result(task, busy.run_id, busy)
-    task_id = task_id or uuid()
-    header = replace(carried, slot=place.key, kin=bool(place.publisher)).write()
+        return marked(task.AsyncResult(busy.run_id), busy)
+    options["task_id"] = options.get("task_id") or uuid()
+    delay, expires = _delay(task, options), options.get("expires") or task.expires
+    until = {"expires": _seconds_to(task, expires)} if expires else {}
+    header = Header(replace(carried, slot=place.key, kin=bool(place.publisher)).write())
+    # Only then: a slot that was taken before its message exists would outlive a publisher that dies.
+    header.sent = lambda run_id: place.take(run_id, delay, **until)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    sent = send(task_id)
-    # Only now: a slot that was taken before its message exists would outlive a publisher that dies.
-    expires = options.get("expires") or task.expires
-    place.take(task_id, _delay(task, options), **({"expires": _seconds_to(task, expires)} if expires else {}))
-    result = _result(task, task_id, None)
-    result.parent, result.ignored = sent.parent, sent.ignored
-    return result
+    return marked(send(args, kwargs, **options))
 
 
-def note_retry(task: Any, task_id: str | None, options: dict[str, Any]) -> None:
+def note_retry(task: Any, options: dict[str, Any]) -> None:
     """Note that a run publishes its own retry: it has not ended, however its body does."""
     request = task.request
-    if options.get("retries") and task_id == request.id:
+    if options.get("retries") and options.get("task_id") == request.id:
         request.__dict__[AGAIN] = _delay(task, options)
 
 
-def _place(
-    task: Any, args: Any, kwargs: Any, task_id: str | None, options: dict[str, Any]
-) -> tuple[Place | None, Carried]:
+def _place(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[Place | None, Carried]:
     """Return a call's place in the queue for its key, None if nobody queues for it; and what it carries."""
     runtime: Runtime = task.singleflight
     carried = Carried.read((options.get("headers") or {}).get(HEADER))
-    given = task_id is not None and not _tick.get()
+    given = options.get("task_id") is not None and not _tick.get()
     if given or any(options.get(name) for name in FLOW) or runtime.enabled is not True:
         return None, carried
     policy = runtime.policy_of(task, carried)
@@ -147,9 +157,3 @@ def _seconds_to(task: Task, moment: Any) -> float:
         return max(0.0, moment)
     when = maybe_make_aware(maybe_iso8601(moment), task.app.timezone)
     return max(0.0, float(when.timestamp()) - time.time())
-
-
-def _result(task: Task, run_id: str, busy: Busy | None) -> SingletonResult:
-    result = SingletonResult(run_id, backend=task.backend, task_name=task.name, app=task.app)
-    result.busy = busy
-    return result

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
-from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come_back
+from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come_back, properties_of
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.errors import SingleflightError
 from singleflight.events import logger
@@ -46,7 +46,7 @@ class SingletonRequest(Behind):
         """Mint the delivery's token; pool process and main process share it through the properties."""
         super().__init__(*args, **kwargs)
         mine = {TOKEN: new_token(), CONTENT_TYPE: self._content_type}
-        self._request_dict["properties"] = {**self._request_dict["properties"], **mine}
+        self._request_dict["properties"] = {**properties_of(self._request_dict.get("properties")), **mine}
         self._singleflight_requeued = False
         self._singleflight_retried = False
 

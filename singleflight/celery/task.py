@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from celery import states
 from celery.result import EagerResult
 
-from singleflight.celery import gate, joining, publish
-from singleflight.celery.delivery import HEADER, option_of
+from singleflight.celery import gate, publish
+from singleflight.celery.delivery import option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
-from singleflight.celery.runtime import key_rule
+from singleflight.celery.results import marked
 from singleflight.policy import Singleton
-from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from celery import Task as Behind
@@ -32,6 +31,9 @@ class SingletonTask(Behind):
     """The task's own class, which comes after this one."""
     singleflight_own_call: bool
     """True if the task's class has a ``__call__`` of its own, which runs inside the lease."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Stop here: a base class of the user's asks about the user's classes, and has seen this one's."""
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -70,16 +72,24 @@ class SingletonTask(Behind):
         """False for Celery's tracer; the task's own setting is honoured after the grant."""
         return False
 
+    @track_started.setter
+    def track_started(self, value: bool | None) -> None:
+        self.__dict__["track_started"] = value
+
+    @property
+    def singleflight_tracks_start(self) -> bool:
+        """Whether STARTED is to be stored: the task's own word, else the app's setting."""
+        wanted = self.__dict__.get("track_started", getattr(super(), "track_started", None))
+        return bool(self.app.conf.task_track_started if wanted is None else wanted)
+
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Do nothing yet: the task's own ``before_start`` is called after the grant."""
 
     def singleflight_before(self) -> None:
         """Do what Celery does between a grant and the body."""
         request = self.request
-        wanted = getattr(super(), "track_started", None)
-        if wanted is None:
-            wanted = self.app.conf.task_track_started
-        if wanted and not request.is_eager and not (request.ignore_result or self.ignore_result):
+        ignored = request.is_eager or request.ignore_result or self.ignore_result
+        if self.singleflight_tracks_start and not ignored:
             gate.mark_started(self)
         super().before_start(request.id, request.args, request.kwargs)
 
@@ -96,54 +106,39 @@ class SingletonTask(Behind):
     ) -> Any:
         """Publish; ``singleton=False`` or ``singleton=Singleton(...)`` overrides options for this run.
 
+        A base class's own ``apply_async`` is called by Celery's convention: what it was given by keyword.
+
         Returns:
-            A `SingletonResult` if a ``waiting_...`` task looks before it publishes, else Celery's own result.
+            What the task's own ``apply_async`` returns; a result also tells whether it is a duplicate's, see
+            `singleflight.celery.results.SingletonResult`.
 
         Raises:
             ConfigurationError: for options that cannot be, or cannot travel in a message.
             Conflict: under ``on_conflict="raise"``, if a ``waiting_...`` task finds another run in the way.
             StoreUnavailable: under ``on_store_error="raise"``, if a ``waiting_...`` task gets no answer.
         """
-        _carry(self, options)
-        publish.note_retry(self, task_id, options)
-        plain = super().apply_async
-
-        def send(task_id: str | None) -> Any:
-            return plain(args, kwargs, task_id, producer, link, link_error, shadow, **options)
-
-        if link or link_error:
-            return send(task_id)  # nobody can add callbacks to a message that has been sent
-        return publish.publish(self, args, kwargs, task_id, options, send)
+        named = {
+            "task_id": task_id,
+            "producer": producer,
+            "link": link,
+            "link_error": link_error,
+            "shadow": shadow,
+        }
+        options |= {name: value for name, value in named.items() if value is not None}
+        publish.carry(self, options)
+        publish.note_retry(self, options)
+        return publish.publish(self, args, kwargs, options, super().apply_async)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
-        _carry(self, options)
+        publish.carry(self, options)
         result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001
             if how == SKIPPED:
                 error = Skipped(f"{self.name} was a duplicate")
-                return EagerResult(result.id, error, states.REVOKED, name=self.name)
-        return result
-
-
-def _carry(task: SingletonTask, options: dict[str, Any]) -> None:
-    """Turn the option ``singleton=`` of a single call into a header of its message.
-
-    Raises:
-        ConfigurationError: for options that the declaration, or the start of a worker, would refuse.
-    """
-    if "singleton" not in options:
-        return
-    call = Singleton.from_option(options.pop("singleton"))
-    carried = Carried(options=False if call is None else call)
-    options["headers"] = {**(options.get("headers") or {}), HEADER: carried.write()}
-    policy = task.singleflight.policy_of(task, carried)
-    if policy is not None:
-        joining.check(task, policy)
-        key_rule(task.singleflight.prefix, task, policy)
-        if not task.app.conf.task_always_eager:
-            task.singleflight.check_results(task, policy)
+                result = EagerResult(result.id, error, states.REVOKED, name=self.name)
+        return marked(result)
 
 
 def declared(task: Any) -> Singleton | None:

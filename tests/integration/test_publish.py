@@ -18,7 +18,7 @@ from celery.utils import uuid
 from kombu.exceptions import OperationalError
 
 from singleflight import ConfigurationError, Conflict, Event, Singleton
-from singleflight.celery.publish import SingletonResult
+from singleflight.celery.results import SingletonResult
 from singleflight.events import Kind
 from singleflight.lease import Reason
 from singleflight.stores.base import Record

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import celery
 import pytest
+from celery import chord
+from celery.utils import uuid
 
 from singleflight import Singleton, Skipped
 from tests.integration import options_app
@@ -83,6 +85,37 @@ def test_a_request_class_of_the_users_keeps_its_hooks(rig: Rig) -> None:
     until(lambda: not rig.held(result.id), 5, "the end of the lease")
     after = rig.send("requesting", "requesting")
     assert after.get(timeout=20) == after.id
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("place", ["tail", "body", "link", "errback", "by name"])
+def test_an_options_journey_ends_at_the_worker(rig: Rig, place: str) -> None:
+    """What `.set(singleton=...)` says at the end of a flow is what becomes of its duplicate there."""
+    key = f"journey-{place}"
+    gate = rig.folder / key
+    rig.send("probe", key, gate=str(gate))
+    rig.wait_start(key)
+    probe, run_id = rig.app.tasks["probe"], uuid()
+    last = probe.si(key).set(task_id=run_id, singleton=Singleton(on_conflict="defer"))
+    first = probe.si(f"{key}-first")
+    match place:
+        case "tail":
+            (first | last).apply_async()
+        case "body":
+            chord([first, probe.si(f"{key}-second")], last, app=rig.app).apply_async()
+        case "link":
+            first.apply_async(link=last)
+        case "errback":
+            probe.si(f"{key}-first", then="fail").apply_async(link_error=last)
+        case "by name":
+            options = {"task_id": run_id, "singleton": Singleton(on_conflict="defer")}
+            rig.app.send_task("probe", (key,), **options)
+    until(lambda: rig.said(f"{run_id} deferred"), 20, "the deferral")
+    gate.touch()
+    until(lambda: len(rig.runs(key)) == 2, 20, "its own run")
+
+    assert rig.runs(key)[1].run == run_id
+    assert not overlaps(rig.runs(key))
 
 
 def test_celerys_list_of_successful_tasks_is_of_one_mind_with_ours(rig: Rig) -> None:

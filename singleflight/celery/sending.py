@@ -1,0 +1,99 @@
+"""What leaves an app: the option ``singleton=`` survives wherever a message or a signature takes it.
+
+All that Celery publishes goes through ``app.send_task``: calls of tasks, calls by name, and signatures that
+a worker has unpacked. Celery's signals come too late, for they cannot refuse a call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.json import register_type
+
+from singleflight.celery.delivery import HEADER
+from singleflight.celery.publish import Header, carry
+from singleflight.celery.task import SingletonTask
+from singleflight.errors import ConfigurationError
+from singleflight.options import Singleton
+from singleflight.tasks.message import Carried
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+FLOWS = ("chain", "group", "chord")
+"""Signatures whose arguments are signatures."""
+
+# A signature may be anywhere among the arguments of a call, too.
+register_type(Singleton, None, Singleton.to_header)
+
+
+def watch_sending(app: Celery) -> None:
+    """Have all that an app publishes carry ``singleton=`` in our header, or refuse it to the caller."""
+    send = app.send_task
+
+    @functools.wraps(send)
+    def send_task(name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        if "singleton" in options:
+            _carry(app, name, options)
+        for signature in _signatures(options):
+            settle(app, signature)
+        result = send(name, args, kwargs, *more, **options)
+        header = (options.get("headers") or {}).get(HEADER)
+        if isinstance(header, Header) and header.sent is not None:
+            header.sent(result.id)
+        return result
+
+    app.send_task = send_task
+
+
+def settle(app: Celery, signature: Any) -> None:
+    """Make ``singleton=`` in a signature, and in those that it brings along, something that can travel.
+
+    Raises:
+        ConfigurationError: for options that cannot, or a task that takes no lease.
+    """
+    options = signature.get("options") or {}
+    if "singleton" in options:
+        _check_takes_leases(app, signature["task"], options["singleton"])
+        options["singleton"] = _portable(options["singleton"])
+    brought = signature.get("kwargs") or {} if signature.get("subtask_type") in FLOWS else {}
+    for each in (*_signatures(options), *_signatures(brought)):
+        settle(app, each)
+
+
+def _signatures(options: Mapping[str, Any]) -> Iterator[Any]:
+    for name in ("link", "link_error", "chain", "chord", "tasks", "header", "body"):
+        value = options.get(name)
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, Mapping):
+                yield each
+
+
+def _carry(app: Celery, name: str, options: dict[str, Any]) -> None:
+    task = app._tasks.get(name)  # noqa: SLF001 - `app.tasks` would finalize the app
+    if isinstance(task, SingletonTask):
+        carry(task, options)
+        return
+    call = options.pop("singleton")
+    _check_takes_leases(app, name, call)
+    read = Singleton.from_call(call)
+    header = Carried(options=False if read is None else read).write()
+    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+
+
+def _check_takes_leases(app: Celery, name: str, call: object) -> None:
+    """Refuse to ask for a lease for a task that is known here and can take none."""
+    task = app._tasks.get(name)  # noqa: SLF001 - see above
+    if task is None or isinstance(task, SingletonTask) or Singleton.from_call(call) is None:
+        return
+    raise ConfigurationError(
+        f"singleton={call!r} for task {name}, which is not declared a singleton and takes no lease; write "
+        "@app.task(singleton=True), and singleton=False at the calls that need none"
+    )
+
+
+def _portable(call: object) -> object:
+    read = Singleton.from_call(call)
+    return read.to_header() if isinstance(call, Singleton) and read is not None else call
