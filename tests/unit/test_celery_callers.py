@@ -21,6 +21,9 @@ from singleflight.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+QUEUE = "callers"
+"""Memory is shared by all tests of a process, so this file has a queue of its own."""
+
 ONCE = Singleton(by="key", at_most_one="waiting_or_running")
 
 
@@ -28,16 +31,17 @@ ONCE = Singleton(by="key", at_most_one="waiting_or_running")
 def app() -> Iterator[Celery]:
     """Return an app that publishes to memory and keeps results there; each test has queues of its own."""
     app = Celery("callers", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_queue = QUEUE
     yield app
     with app.connection_for_write() as connection:
-        connection.default_channel.queue_purge("celery")
+        connection.default_channel.queue_purge(QUEUE)
     app.close()
 
 
 def sent(app: Celery, accept: str = "json") -> list[Any]:
     """Take all messages that were published."""
     messages = []
-    with app.connection_for_read() as connection, connection.SimpleQueue("celery", accept=[accept]) as queue:
+    with app.connection_for_read() as connection, connection.SimpleQueue(QUEUE, accept=[accept]) as queue:
         while queue.qsize():
             messages.append(queue.get(timeout=1))
             messages[-1].ack()
