@@ -12,10 +12,11 @@ from singleflight.errors import (
 )
 from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
 from singleflight.options import Singleton
+from singleflight.status import Status
 
 # isort: split
 # Last: the function `lease` takes the name that importing the module `lease` has given to that module.
-from singleflight.api import current_lease, lease, try_lease
+from singleflight.api import current_lease, lease, peek, try_lease
 
 if TYPE_CHECKING:
     from singleflight.events import Event, Kind
@@ -34,9 +35,11 @@ __all__ = [
     "SingleflightError",
     "Singleton",
     "Skipped",
+    "Status",
     "StoreUnavailable",
     "current_lease",
     "lease",
+    "peek",
     "try_lease",
 ]
 

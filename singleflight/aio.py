@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from singleflight.lease import Holder
     from singleflight.leases.claiming import Leases, Request
+    from singleflight.status import Status
     from singleflight.stores.base import Store
 
 THREADS = 8
@@ -84,13 +85,13 @@ class AsyncLease:
 
     async def ensure(self, seconds: float) -> None:
         """See `Lease.ensure`."""
-        await _in_thread(lambda: self.plain.ensure(seconds))
+        await in_thread(lambda: self.plain.ensure(seconds))
 
     async def release(
         self, outcome: Outcome = Outcome.FINISHED, *, grace: float = 0, again: float = 0
     ) -> bool:
         """See `Lease.release`; goes on also if the one who awaits it is cancelled."""
-        return await _in_thread(lambda: self.plain.release(outcome, grace=grace, again=again))
+        return await in_thread(lambda: self.plain.release(outcome, grace=grace, again=again))
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,13 +119,18 @@ async def try_lease(
 
     If the caller is cancelled, nothing stays held: what the store may have granted is given back.
     """
-    answer = await _in_thread(
+    answer = await in_thread(
         lambda: api.try_lease(
             store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=on_lost
         ),
         undo=_give_back,
     )
     return AsyncLease(answer) if isinstance(answer, Lease) else answer
+
+
+async def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
+    """Look whether somebody holds a lease, without asking for it; see `singleflight.peek`."""
+    return await in_thread(lambda: api.peek(store, name, prefix=prefix))
 
 
 @asynccontextmanager
@@ -152,7 +158,7 @@ async def lease(
     strike = _Strike() if cancel_on_lost else None
     deadline = waiting.deadline_after(wait)
     request = waiting.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
-    leases = await _in_thread(lambda: waiting.leases_of(store))
+    leases = await in_thread(lambda: waiting.leases_of(store))
     request = waiting.in_line(leases, request, deadline)
     try:
         taken = await _until_granted(leases, request, deadline, strike)
@@ -183,7 +189,7 @@ async def _ask(
     leases: Leases, request: Request, on_lost: Callable[[Lease], None] | None
 ) -> Lease | Busy | StoreUnavailable:
     try:
-        return await _in_thread(
+        return await in_thread(
             lambda: leases.claim(request, on_lost=on_lost, patient=True),
             undo=lambda late: _abandon(late, leases, request),
         )
@@ -246,7 +252,7 @@ class _Process:
 os.register_at_fork(after_in_child=_Process.renew)
 
 
-async def _in_thread(work: Callable[[], Result], *, undo: Callable[[Result], object] | None = None) -> Result:
+async def in_thread(work: Callable[[], Result], *, undo: Callable[[Result], object] | None = None) -> Result:
     """Run ``work`` in a thread; if nobody waits for its result any more, hand that to ``undo``."""
     future = _Process.threads.submit(work)
     try:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from singleflight.lease import Busy, Lease
+    from singleflight.status import Status
     from singleflight.stores.base import Store
 
 PREFIX = "singleflight"
@@ -108,6 +109,27 @@ def lease(
     taken = waiting.wait_for(waiting.leases_of(store), request, deadline, weakref.ref(block))
     with taken, holding(taken):
         yield taken
+
+
+def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
+    """Look whether somebody holds the lease called ``name``, without asking for it.
+
+    Args:
+        store: see `try_lease`, as for ``name`` and ``prefix``.
+
+    Returns:
+        A `Status`, true if a run holds the lease.
+
+    Raises:
+        ConfigurationError: for a wrong value.
+        StoreUnavailable: if the store gives no answer.
+    """
+    from singleflight.keys import lease_key  # noqa: PLC0415 - see above
+    from singleflight.leases import waiting  # noqa: PLC0415
+    from singleflight.stores.view import status_of  # noqa: PLC0415
+
+    key = lease_key(prefix, name)
+    return status_of(key, waiting.leases_of(store).store.peek(key))
 
 
 class _Block:

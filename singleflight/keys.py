@@ -119,6 +119,19 @@ class KeyRule:
         source = b"callable" if callable(self.by) else b"arguments"
         return _key_text(self.prefix, self.name or self.task, [source, *encoded] if encoded else [])
 
+    def key_of_call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Return the key of a call, for somebody who will not make it.
+
+        Raises:
+            ConfigurationError: as `key`.
+            TypeError: if the arguments do not bind, as the call itself would.
+        """
+        key = self.key(args, kwargs)
+        if key is None:
+            self.signature.bind(*args, **kwargs)
+            raise TypeError(f"task {self.task} cannot be called so")
+        return key
+
     @property
     def _extra(self) -> str | None:
         """The name of the ``**kwargs`` parameter, if there is one."""

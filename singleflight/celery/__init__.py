@@ -8,6 +8,7 @@ from celery.signals import task_postrun, worker_init
 
 from singleflight.celery import checks, gate
 from singleflight.celery.errors import Skipped
+from singleflight.celery.peeking import apeek, peek
 from singleflight.celery.runtime import Runtime
 from singleflight.celery.sending import watch_sending
 from singleflight.celery.upgrade import upgrade_all, watch_registry
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from singleflight.policy import Singleton
     from singleflight.stores.base import Store
 
-__all__ = ["Skipped", "install"]
+__all__ = ["Skipped", "apeek", "install", "peek"]
 
 
 def install(

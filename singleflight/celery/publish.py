@@ -133,16 +133,21 @@ def _place(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[
 def _key(
     runtime: Runtime, task: Task, policy: Policy, args: Any, kwargs: Any, options: dict[str, Any]
 ) -> str | None:
-    """Return the key as the worker will work it out: from arguments that its serializer has been through."""
-    arguments = tuple(args or ()), dict(kwargs or {})
-    if policy.by != ():
-        serializer = options.get("serializer") or task.serializer
-        dump_models = getattr(task, "_dump_pydantic_arguments", None)  # Celery 5.7 and later
-        if dump_models is not None and serializer != "pickle":
-            arguments = dump_models(*arguments)
-        content_type, encoding, body = dumps(arguments, serializer=serializer)  # type: ignore[no-untyped-call]
-        arguments = loads(body, content_type, encoding, accept=[content_type])  # type: ignore[no-untyped-call]
+    """Return the key as the worker will work it out."""
+    arguments = (args or (), kwargs or {}) if policy.by == () else decoded(task, args, kwargs, options)
     return key_rule(runtime.prefix, task, policy).key(*arguments)
+
+
+def decoded(task: Task, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return arguments as the worker will have them: its serializer may change them."""
+    arguments = tuple(args or ()), dict(kwargs or {})
+    serializer = options.get("serializer") or task.serializer
+    dump_models = getattr(task, "_dump_pydantic_arguments", None)  # Celery 5.7 and later
+    if dump_models is not None and serializer != "pickle":
+        arguments = dump_models(*arguments)
+    content_type, encoding, body = dumps(arguments, serializer=serializer)  # type: ignore[no-untyped-call]
+    there: tuple[Any, Any] = loads(body, content_type, encoding, accept=[content_type])  # type: ignore[no-untyped-call]
+    return there
 
 
 def _delay(task: Task, options: dict[str, Any]) -> float:

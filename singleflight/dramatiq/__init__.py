@@ -8,6 +8,7 @@ from singleflight.dramatiq import order
 from singleflight.dramatiq.actor import Duplicate, SingletonActor
 from singleflight.dramatiq.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.dramatiq.middleware import Singleflight
+from singleflight.dramatiq.peeking import apeek, peek
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -22,7 +23,9 @@ __all__ = [
     "Singleflight",
     "SingletonActor",
     "StoreUnavailable",
+    "apeek",
     "install",
+    "peek",
 ]
 
 

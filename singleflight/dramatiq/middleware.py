@@ -60,7 +60,7 @@ class Singleflight(Middleware):
         remember: float = REMEMBER,
         listeners: Iterable[Callable[[Event], None]] = (),
     ) -> None:
-        self._runtime = Runtime(
+        self.runtime = Runtime(
             store,
             prefix=prefix,
             enabled=enabled,
@@ -79,20 +79,20 @@ class Singleflight(Middleware):
     def before_declare_actor(self, broker: Broker, actor: Actor[Any, Any]) -> None:
         """Refuse what cannot be, and put the gate around the body of a singleton."""
         with errors.unswallowed(f"actor {actor.actor_name}"):
-            declared.prepare(actor, self._runtime)
+            declared.prepare(actor, self.runtime)
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Write ``singleton=`` and ``occurrence=`` of a single message so that they can travel."""
         with errors.unswallowed(message.actor_name):
             if carry(message.options):
-                declared.check_message(message, broker, self._runtime)
+                declared.check_message(message, broker, self.runtime)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Check what a worker needs before it takes its first message: the order, and a store."""
         order.check(broker, self)
-        if self._runtime.enabled:
+        if self.runtime.enabled:
             with errors.unswallowed(type(broker).__name__):
-                self._runtime.leases(broker)
+                self.runtime.leases(broker)
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""
@@ -102,11 +102,11 @@ class Singleflight(Middleware):
             return
         with errors.unswallowed(message.actor_name):
             delivery = Delivery.read(message, actor)
-            policy = self._runtime.policy(actor, delivery.carried)
-            request = self._runtime.request(actor, policy, delivery) if policy else None
+            policy = self.runtime.policy(actor, delivery.carried)
+            request = self.runtime.request(actor, policy, delivery) if policy else None
             if policy is None or request is None:
                 return
-            leases, observing = self._runtime.leases(broker), self._runtime.enabled == "observe"
+            leases, observing = self.runtime.leases(broker), self.runtime.enabled == "observe"
             ticket = Arrival(broker, message, delivery, policy, request, leases, observing).admission()
             if isinstance(ticket, gate.Granted):
                 setattr(message, GRANTED, ticket)
@@ -139,7 +139,7 @@ class Singleflight(Middleware):
     def before_nack(self, broker: Broker, message: MessageProxy) -> None:
         """Give back the waiting slot of a message that is rejected before it could run."""
         if _granted(message) is None:
-            self._runtime.forget(broker, message)
+            self.runtime.forget(broker, message)
 
     def after_nack(self, broker: Broker, message: MessageProxy) -> None:
         """Give the lease back once the failure is stored, which happens in this hook of `Results`."""

@@ -78,6 +78,14 @@ class Runtime:
         """
         return self._open(broker)[0]
 
+    def slots(self, broker: Broker) -> Slots:
+        """Return the same store as those ask who must not be slow.
+
+        Raises:
+            ConfigurationError: if no store is named and the broker keeps none.
+        """
+        return self._open(broker)[1]
+
     def place(self, actor: Actor[Any, Any], message: Message[Any]) -> Place | None:
         """Return a message's place in the queue for its key; None if nobody queues for it.
 
@@ -94,7 +102,7 @@ class Runtime:
         if key is None:
             return None
         return Place(
-            self._open(actor.broker)[1],
+            self.slots(actor.broker),
             key,
             actor.actor_name,
             policy,

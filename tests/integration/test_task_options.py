@@ -18,6 +18,7 @@ from celery import chord
 from celery.utils import uuid
 
 from singleflight import Singleton, Skipped
+from singleflight.celery import peek
 from tests.integration import options_app
 from tests.support.bodylog import overlaps, starts
 from tests.support.rig import Rig
@@ -173,3 +174,22 @@ def test_a_run_that_its_worker_retries_is_no_duplicate(rig: Rig) -> None:
 
     assert [(run.run, run.attempt) for run in retried] == [(result.id, 0), (result.id, 1)]
     assert not overlaps(retried)
+
+
+@pytest.mark.smoke
+def test_whoever_publishes_can_ask_whether_a_task_runs(rig: Rig) -> None:
+    """`peek` finds the run of a worker by the call's arguments, with where it is, and its end."""
+    task, gate = rig.app.tasks["requesting"], rig.folder / "peeked"
+    assert not peek(task, "peeked")
+    result = rig.send("requesting", "peeked", gate=str(gate))
+    rig.wait_start("peeked")
+
+    status = peek(task, "peeked")
+    assert (status.running, status.run_id) == (True, result.id)
+    assert status.holder is not None
+    assert status.holder.task == "requesting"
+    assert not peek(task, "another")
+
+    gate.touch()
+    until(lambda: not peek(task, "peeked"), 10, "the end of the run")
+    assert peek(task, "peeked").outcome == "finished"

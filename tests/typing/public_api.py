@@ -23,9 +23,11 @@ from singleflight import (
     Reason,
     SingleflightError,
     Singleton,
+    Status,
     StoreUnavailable,
     current_lease,
     lease,
+    peek,
     try_lease,
 )
 from singleflight.events import Listener, Notify
@@ -74,6 +76,15 @@ def leader(store: Store) -> None:
     except (Conflict, LeaseLost, StoreUnavailable) as error:
         assert_type(error, Conflict | LeaseLost | StoreUnavailable)
         _root: SingleflightError = error
+
+
+def look(store: Store) -> float | None:
+    """Ask whether it runs."""
+    status = peek(store, "nightly")
+    assert_type(status, Status)
+    assert_type(status.outcome, Outcome | None)
+    status.running = True  # type: ignore[misc]
+    return status.age if status else None
 
 
 def options() -> list[Singleton]:

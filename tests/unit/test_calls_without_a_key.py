@@ -16,6 +16,7 @@ from singleflight import ConfigurationError, Singleton
 from singleflight.celery import install
 from singleflight.dramatiq import SingletonActor
 from singleflight.stores.memory import MemoryStore
+from tests.support.stub import work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,17 +53,6 @@ def said() -> Iterator[list[str]]:
     logging.getLogger("singleflight").addHandler(handler)
     yield lines
     logging.getLogger("singleflight").removeHandler(handler)
-
-
-def work_off(broker: StubBroker) -> None:
-    """Let a worker run all messages that there are."""
-    worker = dramatiq.Worker(broker, worker_timeout=50, worker_threads=2)
-    worker.start()
-    try:
-        broker.join("default", fail_fast=False, timeout=15_000)
-        worker.join()
-    finally:
-        worker.stop(timeout=5_000)
 
 
 def test_a_celery_run_without_a_key_fails_and_hinders_no_other(app: Celery) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_pages_leases_work(capsys: pytest.CaptureFixture[str]) -> None:
     """Each block of the page on plain code does what it says, on a store in memory."""
     page = (ROOT / "docs/library.md").read_text("utf-8").replace("redis://redis/0", "memory://library")
-    asking, waiting, leading, awaiting = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    asking, waiting, peeking, tasks, leading, awaiting = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
     sent: list[int] = []
     names: dict[str, Any] = {}
 
     exec(asking, names)
     exec(waiting, names)
-    with lease("memory://library", "reports.nightly"):
+    exec(peeking, names)
+    with lease("memory://library", "reports.nightly"), lease("memory://library", "import"):
         exec(asking, names)
+        exec(peeking, names)
+    compile(tasks, "tasks", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     exec(leading, names)
     names["lead"](lambda: sent.append(1), lambda: len(sent) == 2)
     exec(awaiting, {})
@@ -81,4 +85,6 @@ def test_the_pages_leases_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(sent) == 2
     said = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in said[:2]] == ["at work", "at work"]
-    assert said[2].startswith("somebody else is at it: running: run ")
+    assert said[2] == "free; the last run ended as finished"
+    assert said[3].startswith("somebody else is at it: running: run ")
+    assert re.fullmatch(r"run \S+ has it for \S+ seconds: import on .*", said[4])
