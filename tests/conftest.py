@@ -31,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SECONDS.get(folder, OTHERWISE)))
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Keep how many tests ran, not of a second try: `.ci/run` says how many of them needed one."""
+    del exitstatus
+    if config.cache is not None and not config.option.lf:
+        ran = sum(len(terminalreporter.stats.get(how, ())) for how in ("passed", "failed", "xfailed"))
+        config.cache.set("singleflight/count", ran)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals_are_heard() -> None:
     """Children inherit ignored signals (from nohup, or ``&`` in a script), and what those do is tested."""

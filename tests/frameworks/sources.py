@@ -56,22 +56,20 @@ def bring(requirement: str) -> Release:
         _run(sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement)
         (archive,) = Path(folder).glob("*.tar.gz")
         release = Release(framework, archive.name.removesuffix(".tar.gz").rsplit("-", 1)[1])
-        _unpack(archive, release)
+        if not release.sources.exists():
+            _unpack(archive, release)
+    if framework == "dramatiq":
+        for ours, name in LACKING.items():
+            shutil.copyfile(OURS / ours, release.sources / "tests" / name)
     _install(release)
     return release
 
 
 def _unpack(archive: Path, release: Release) -> None:
     release.folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(release.sources, ignore_errors=True)
     with tarfile.open(archive) as packed:
         packed.extractall(release.folder, filter="data")
     (release.folder / f"{release.framework}-{release.version}").rename(release.sources)
-    if release.framework == "dramatiq":
-        for ours, theirs in LACKING.items():
-            target = release.sources / "tests" / theirs
-            if not target.exists():
-                shutil.copyfile(OURS / ours, target)
 
 
 def _install(release: Release) -> None:
@@ -79,7 +77,12 @@ def _install(release: Release) -> None:
     if not release.python.exists():
         _run(uv, "venv", "--quiet", "--python", sys.executable, release.folder / "environment")
     framework = f"{release.framework}[{','.join(EXTRAS[release.framework].split())}]=={release.version}"
-    ours = ["--editable", f"{ROOT}[{release.framework},cli]"]
+    # Not editable: what is edited during the run must not change it.
+    ours = [
+        "--reinstall-package",
+        "singleflight-tasks",
+        f"singleflight-tasks[{release.framework},cli] @ {ROOT.as_uri()}",
+    ]
     wanted = [framework, *TOOLS[release.framework].split(), *ours]
     _run(uv, "pip", "install", "--quiet", "--python", release.python, *wanted)
 
