@@ -163,7 +163,7 @@ def test_nothing_is_left_whatever_ends_the_demo(
         child.send(number)
         exit_code = child.wait()
 
-        until(lambda: not any(one.is_running() for one in processes), 10, "the end of all its processes")
+        until(lambda: not any(one.is_running() for one in processes), what="the end of all its processes")
         assert exit_code == (-9 if number == signal.SIGKILL else 128 + number)
         assert not list(Path(place["TMPDIR"]).iterdir())
         assert not survivors(place[MARK])
@@ -183,7 +183,7 @@ def test_a_process_that_ends_by_itself_ends_the_demo(place: dict[str, str], tmp_
 
         assert child.wait() == 1
         assert "Error: server ended by itself" in child.log()
-        until(lambda: not any(one.is_running() for one in processes), 10, "the end of all its processes")
+        until(lambda: not any(one.is_running() for one in processes), what="the end of all its processes")
     finally:
         child.kill()
 

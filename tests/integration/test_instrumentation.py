@@ -59,8 +59,8 @@ def test_sentry_and_opentelemetry_see_runs_as_they_are(rig: Rig) -> None:
     rig.wait_start("traced")
     skipped = rig.send("probe", "traced")
     deferred = rig.send("probe", "traced", {"singleton": Singleton(on_conflict="defer")})
-    until(lambda: rig.said(f"{deferred.id} deferred"), 20, "the deferral")
-    until(lambda: rig.said(f"{skipped.id} skipped"), 20, "the skip")
+    until(lambda: rig.said(f"{deferred.id} deferred"), what="the deferral")
+    until(lambda: rig.said(f"{skipped.id} skipped"), what="the skip")
     gate.touch()
     retried = rig.send("probe", "retried", then="retry-later")
     failed = rig.send("probe", "failed", then="fail")
@@ -77,8 +77,8 @@ def test_sentry_and_opentelemetry_see_runs_as_they_are(rig: Rig) -> None:
     results = (ran, skipped, deferred, retried, failed)
     traces = [{"ok"}, {"aborted"}, {"aborted", "ok"}, {"aborted", "ok"}, {"internal_error"}]
     spans = [{"UNSET"}] * 4 + [{"ERROR"}]
-    until(lambda: [transaction_states(rig, result) for result in results] == traces, 20, "Sentry's view")
-    until(lambda: [span_states(rig, result) for result in results] == spans, 20, "OpenTelemetry's view")
+    until(lambda: [transaction_states(rig, result) for result in results] == traces, what="Sentry's view")
+    until(lambda: [span_states(rig, result) for result in results] == spans, what="OpenTelemetry's view")
     errors = [line for line in lines(rig, "sentry.log") if line["type"] == "event"]
     assert [(error["transaction"], error["exception"]["values"][-1]["type"]) for error in errors] == [
         ("probe", "ValueError")
@@ -108,7 +108,7 @@ def test_sentrys_monitors_see_each_tick_once(rig: Rig, request: pytest.FixtureRe
             lambda: any(" deferred" in line for line in rig.workers[0].logs().splitlines()), 20, "a deferral"
         )
         gate.touch()
-        assert busy.get(timeout=20) == busy.id
+        assert busy.get(timeout=30) == busy.id
         once = {"plain": ["in_progress", "ok"], "probe": ["in_progress", "ok"]}
         until(lambda: checked_in(rig) == once, 30, "the check-ins of two ticks")
     finally:

@@ -39,7 +39,7 @@ def meet(rig: Rig, key: str, count: int = 1, **how: Any) -> tuple[AsyncResult, l
     first = rig.send("join", key, gate=str(gate), **how)
     rig.wait_start(key)
     others = [rig.send("join", key) for _ in range(count)]
-    until(lambda: all(rig.said(f"{other.id} deferred") for other in others), 20, "the duplicates' deferral")
+    until(lambda: all(rig.said(f"{other.id} deferred") for other in others), what="the duplicates' deferral")
     return first, others, gate
 
 
@@ -60,7 +60,7 @@ def test_duplicates_take_over_the_exception(rig: Rig) -> None:
     flow = chain(
         rig.app.tasks["join"].si("error"), rig.app.tasks["canvas.step"].si("error-next")
     ).apply_async()
-    until(lambda: rig.said(f"{flow.parent.id} deferred"), 20, "the flow's deferral")
+    until(lambda: rig.said(f"{flow.parent.id} deferred"), what="the flow's deferral")
     gate.touch()
 
     for result in (first, other, flow.parent, flow):
@@ -90,11 +90,11 @@ def test_a_duplicate_runs_itself_if_there_is_nothing_to_take_over(rig: Rig, end:
         os.kill(run.pid, signal.SIGKILL)
     else:
         gate.touch()
-        until(first.ready, 10, "the result")
+        until(first.ready, what="the result")
         first.forget()
 
     if end != "forgotten":
-        until(first.ready, 20, "the first run's end")
+        until(first.ready, what="the first run's end")
         gate.touch()
     assert other.get(timeout=40) in (first.id, other.id)
     runs = rig.runs(end)
@@ -111,7 +111,7 @@ def test_a_duplicate_runs_itself_if_a_cold_shutdown_cut_the_run_it_met(rig: Rig)
     first = rig.send("join", "cold", {"queue": "doomed"}, gate=str(gate))
     rig.wait_start("cold")
     other = rig.send("join", "cold")
-    until(lambda: rig.said(f"{other.id} deferred"), 20, "the duplicate's deferral")
+    until(lambda: rig.said(f"{other.id} deferred"), what="the duplicate's deferral")
     doomed.kill(signal.SIGQUIT)
     doomed.child.wait()
 
@@ -130,7 +130,7 @@ def test_a_fresh_call_never_gets_an_old_result(rig: Rig) -> None:
     assert other.get(timeout=30) == first.id
     fresh = rig.send("join", "fresh")
 
-    assert fresh.get(timeout=10) == fresh.id
+    assert fresh.get(timeout=30) == fresh.id
 
 
 def deferrals(rig: Rig, run: str) -> int:

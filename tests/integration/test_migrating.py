@@ -46,7 +46,7 @@ def task(page: list[Block], name: str) -> Any:
 def finish(rig: Rig, key: str, *results: Any) -> list[Any]:
     """Let the bodies of a key end, and return the results' values."""
     (rig.folder / f"gate-{key}").touch()
-    return [result.get(timeout=20) for result in results]
+    return [result.get(timeout=30) for result in results]
 
 
 def test_every_block_of_the_page_is_used() -> None:
@@ -104,7 +104,7 @@ def test_the_recipes_users_get_none_for_a_duplicate(rig: Rig, page: list[Block])
     rig.wait_start("recipe")
     second = fetch_feed.delay("recipe")
 
-    assert second.get(timeout=20) is None
+    assert second.get(timeout=30) is None
     assert second.state == "SUCCESS"
     finish(rig, "recipe", first)
     assert len(rig.runs("recipe")) == 1

@@ -15,7 +15,7 @@ import pytest
 from singleflight import Singleton, Skipped
 from tests.integration.worker_app import TTL
 from tests.support.rig import Rig
-from tests.support.waiting import until
+from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,19 +160,19 @@ def test_a_run_that_outlived_its_lease_does_not_free_the_next_ones(rig: Rig) -> 
     (stopped,) = rig.wait_start("overrun")
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        until(lambda: not rig.held(first.id), 10, "the end of the first lease")
+        until(lambda: not rig.held(first.id), SOON, "the end of the first lease")
         second = rig.send("probe", "overrun", {"singleton": Singleton(ttl=30)}, gate=str(gates[1]))
         rig.wait_start("overrun", 2)
     finally:
         gates[0].touch()
         os.kill(stopped.pid, signal.SIGCONT)
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     third = rig.send("probe", "overrun")
     with pytest.raises(Skipped, match=second.id):
-        third.get(timeout=20)
+        third.get(timeout=30)
     gates[1].touch()
 
-    assert second.get(timeout=20) == second.id
+    assert second.get(timeout=30) == second.id
     assert [run.run for run in rig.runs("overrun")] == [first.id, second.id]
 
 
@@ -186,10 +186,10 @@ def test_the_ttl_counts_from_the_start_and_not_from_publishing(rig: Rig) -> None
     rig.wait_start("queue-wait")
     second = rig.send("probe", "queue-wait")
     with pytest.raises(Skipped, match=first.id):
-        second.get(timeout=20)
+        second.get(timeout=30)
     gate.touch()
 
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     assert len(rig.runs("queue-wait")) == 1
 
 
@@ -206,10 +206,10 @@ def test_a_run_may_take_longer_than_its_ttl(rig: Rig) -> None:
     assert rig.held(first.id)
     second = rig.send("probe", "renewed")
     with pytest.raises(Skipped):
-        second.get(timeout=20)
+        second.get(timeout=30)
     gate.touch()
 
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     assert len(rig.runs("renewed")) == 1
 
 
@@ -220,13 +220,13 @@ def test_a_window_outlives_the_run_and_a_lease_does_not(rig: Rig) -> None:
     """
     for _ in range(2):
         alone = rig.send("probe", "no-window")
-        assert alone.get(timeout=20) == alone.id
+        assert alone.get(timeout=30) == alone.id
     options = {"singleton": Singleton(window=60)}
     first = rig.send("probe", "window", options)
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     second = rig.send("probe", "window", options)
 
     with pytest.raises(Skipped, match="window"):
-        second.get(timeout=20)
+        second.get(timeout=30)
     assert len(rig.runs("no-window")) == 2
     assert len(rig.runs("window")) == 1

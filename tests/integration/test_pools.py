@@ -46,23 +46,23 @@ def test_duplicates_end_in_each_pool_as_in_prefork(rig: Rig, pool: str) -> None:
     rig.wait_start(keys["late"])
     assert rig.states([rig.send("late", keys["late"], queue)]) == ["REVOKED"]
     gates["late"].touch()
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
 
     first = rig.send("join", keys["join"], queue, gate=str(gates["join"]))
     rig.wait_start(keys["join"])
     other = rig.send("join", keys["join"], queue)
-    until(lambda: rig.said(f"{other.id} deferred"), 20, "the duplicate's deferral")
+    until(lambda: rig.said(f"{other.id} deferred"), what="the duplicate's deferral")
     gates["join"].touch()
-    assert [first.get(timeout=20), other.get(timeout=30)] == [first.id, first.id]
+    assert [first.get(timeout=30), other.get(timeout=30)] == [first.id, first.id]
 
     first = rig.send("once", keys["once"], queue, gate=str(gates["once"]))
     rig.wait_start(keys["once"])
     other = rig.send("once", keys["once"], queue)
     assert (other.id, other.busy.reason) == (first.id, Reason.RUNNING)
     gates["once"].touch()
-    assert other.get(timeout=20) == first.id
+    assert other.get(timeout=30) == first.id
     fresh = rig.send("once", keys["once"], queue)
-    assert (fresh.duplicate, fresh.get(timeout=20)) == (False, fresh.id)
+    assert (fresh.duplicate, fresh.get(timeout=30)) == (False, fresh.id)
 
     assert [len(rig.runs(key)) for key in keys.values()] == [1, 1, 2]
     assert not any(overlaps(rig.runs(key)) for key in keys.values())
@@ -72,10 +72,10 @@ def test_a_lease_that_is_lost_after_the_body_spoils_no_result(rig: Rig) -> None:
     """on_lost="abort" in a thread strikes bodies only: while the result is being stored it does nothing."""
     options = {"queue": "threads", "singleton": Singleton(on_lost="abort")}
     result = rig.send("probe", "stored", options, then="linger")
-    until((rig.folder / "storing-stored").exists, 20, "the end of the body")
+    until((rig.folder / "storing-stored").exists, what="the end of the body")
     rig.evict(result.id)
-    until(lambda: rig.said(f"{result.id} lost"), 20, "the loss of the lease")
+    until(lambda: rig.said(f"{result.id} lost"), what="the loss of the lease")
     (rig.folder / "stored-gate").touch()
 
-    assert result.get(timeout=20) == "stored"
+    assert result.get(timeout=30) == "stored"
     assert [run.how for run in rig.runs("stored")] == ["returned"]

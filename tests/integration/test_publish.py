@@ -90,7 +90,7 @@ def test_a_duplicate_of_a_running_run_gets_its_result(rig: Rig) -> None:
     assert second.duplicate
     assert second.busy.reason is Reason.RUNNING
     assert second.busy.holder.task == "once"
-    assert second.get(timeout=10) == first.id
+    assert second.get(timeout=30) == first.id
     assert len(rig.runs("running")) == 1
 
 
@@ -100,7 +100,7 @@ def test_who_has_read_a_result_publishes_at_once(rig: Rig) -> None:
     for count in range(1, 21):
         result = publish(rig, "once", "again")
         assert not result.duplicate
-        assert result.get(timeout=10) == result.id
+        assert result.get(timeout=30) == result.id
         assert len(rig.runs("again")) == count
 
 
@@ -144,21 +144,21 @@ def test_a_failed_publish_leaves_nothing(rig: Rig) -> None:
     result = publish(rig, "once", "unsent")
 
     assert not result.duplicate
-    assert result.get(timeout=10) == result.id
+    assert result.get(timeout=30) == result.id
 
 
 def test_a_revoked_run_waits_no_longer(rig: Rig) -> None:
     """Revoked while it waits for its moment in a worker, it is in nobody's way."""
     first = publish(rig, "once", "revoked", {"countdown": 3})
-    until(lambda: waits(rig, first.id), 5, "the slot")
-    until(lambda: rig.queued() == 0, 10, "the receipt")
+    until(lambda: waits(rig, first.id), what="the slot")
+    until(lambda: rig.queued() == 0, what="the receipt")
     first.revoke()
-    until(lambda: first.state == "REVOKED", 10, "the revocation")
+    until(lambda: first.state == "REVOKED", what="the revocation")
     second = publish(rig, "once", "revoked")
 
     assert not second.duplicate
-    assert second.get(timeout=10) == second.id
-    until(lambda: not waits(rig, first.id), 10, "the end of its slot")
+    assert second.get(timeout=30) == second.id
+    until(lambda: not waits(rig, first.id), what="the end of its slot")
     assert [run.run for run in rig.runs("revoked")] == [second.id]
 
 
@@ -168,7 +168,7 @@ def test_a_run_revoked_while_deferred_waits_no_longer(rig: Rig) -> None:
     publish(rig, "next", "revoked-deferred", gate=str(gate))
     rig.wait_start("revoked-deferred")
     second = publish(rig, "next", "revoked-deferred")
-    until(lambda: rig.said(f"{second.id} deferred"), 10, "a deferral")
+    until(lambda: rig.said(f"{second.id} deferred"), what="a deferral")
     second.revoke()
     until(lambda: second.state == "REVOKED", 30, "the revocation")
     until(lambda: not waits(rig, second.id), 30, "the end of its slot")
@@ -187,7 +187,7 @@ def test_an_expired_run_waits_no_longer(rig: Rig) -> None:
     )
     with pytest.raises(TaskRevokedError):
         received.get(timeout=15)
-    until(lambda: not waits(rig, received.id) and not waits(rig, idle.id), 5, "the end of both slots")
+    until(lambda: not waits(rig, received.id) and not waits(rig, idle.id), what="the end of both slots")
 
     assert not publish(rig, "once", "expired").duplicate
     assert not publish(rig, "once", "expired-idle").duplicate
@@ -197,14 +197,14 @@ def test_an_expired_run_waits_no_longer(rig: Rig) -> None:
 def test_a_retry_keeps_its_place(rig: Rig) -> None:
     """Between two attempts, three ttl apart, duplicates still get the run's result."""
     first = publish(rig, "patient", "patient")
-    until(lambda: first.state == "RETRY", 10, "the retry")
-    until(lambda: waits(rig, first.id), 5, "the retry's place")
+    until(lambda: first.state == "RETRY", what="the retry")
+    until(lambda: waits(rig, first.id), what="the retry's place")
     deadline = time.monotonic() + 1.5 * publish_app.TTL
     while time.monotonic() < deadline:
         assert publish(rig, "patient", "patient").id == first.id
         time.sleep(0.2)
 
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     assert [(run.run, run.attempt) for run in rig.runs("patient")] == [(first.id, 0), (first.id, 1)]
 
 
@@ -217,7 +217,7 @@ def test_a_planned_run_has_its_place_until_its_moment(rig: Rig) -> None:
 
     assert {other.id for other in others} == {first.id}
     assert 60 < life <= 60 + 2 * publish_app.TTL
-    assert first.get(timeout=20) == first.id
+    assert first.get(timeout=30) == first.id
     assert len(rig.runs("planned")) == 1
 
 
@@ -227,7 +227,7 @@ def test_a_body_publishes_its_successor(rig: Rig, name: str) -> None:
     key = f"{name}-at-once"
     rig.app.tasks[name].apply_async(kwargs={"key": key, "rounds": 5})
     runs = rig.wait_start(key, 5)
-    said = [rig.app.AsyncResult(run.run).get(timeout=10) for run in runs]
+    said = [rig.app.AsyncResult(run.run).get(timeout=30) for run in runs]
 
     assert said == [["accepted", "duplicate", True]] * 4 + [None]
     assert not overlaps(rig.runs(key))
@@ -238,7 +238,7 @@ def test_a_body_publishes_its_successor_from_inside_another_lease(rig: Rig) -> N
     kwargs = {"key": "loop-inside", "rounds": 3, "inside": "inner"}
     rig.app.tasks["loop-once"].apply_async(kwargs=kwargs)
     runs = rig.wait_start("loop-inside", 3)
-    said = [rig.app.AsyncResult(run.run).get(timeout=10) for run in runs]
+    said = [rig.app.AsyncResult(run.run).get(timeout=30) for run in runs]
 
     assert said == [["accepted", "duplicate", True]] * 2 + [None]
     assert not overlaps(runs)
@@ -265,7 +265,7 @@ def test_flows_links_and_preset_ids_are_always_sent(rig: Rig) -> None:
     assert first.id not in [result.id for result in single]
     assert given in [result.id for result in single]
     assert states == ["REVOKED"] * 7
-    assert first.get(timeout=10) == first.id
+    assert first.get(timeout=30) == first.id
 
 
 def test_a_backlog_of_ticks_does_not_grow(rig: Rig) -> None:
@@ -314,9 +314,9 @@ def test_a_publisher_killed_before_it_took_the_slot_mutes_nothing(rig: Rig) -> N
     done = subprocess.run([sys.executable, "-c", KILLED], env=env, cwd=rig.folder, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     rig.wait_start("killed")
-    result = until(lambda: not (r := publish(rig, "once", "killed")).duplicate and r, 10, "a fresh publish")
+    result = until(lambda: not (r := publish(rig, "once", "killed")).duplicate and r, what="a fresh publish")
 
-    assert result.get(timeout=10) == result.id
+    assert result.get(timeout=30) == result.id
     assert not overlaps(rig.runs("killed"))
 
 
@@ -325,7 +325,7 @@ def test_a_slot_under_another_key_is_freed_by_the_worker(rig: Rig) -> None:
     for _ in range(3):
         result = publish(rig, "disputed", "disputed")
         assert not result.duplicate
-        assert result.get(timeout=10) == result.id
+        assert result.get(timeout=30) == result.id
 
 
 def test_the_key_is_made_of_decoded_arguments(rig: Rig) -> None:
@@ -343,11 +343,11 @@ def test_a_skipped_run_leaves_no_slot(rig: Rig) -> None:
     waiting = publish(rig, "once", "skipped", {"countdown": 2, "ignore_result": True})
     rig.app.send_task("once", ("skipped",), {"gate": str(gate)})
     rig.wait_start("skipped")
-    until(lambda: rig.said(f"{waiting.id} skipped"), 15, "the skip")
+    until(lambda: rig.said(f"{waiting.id} skipped"), what="the skip")
     gate.touch()
-    third = until(lambda: not (r := publish(rig, "once", "skipped")).duplicate and r, 10, "a fresh publish")
+    third = until(lambda: not (r := publish(rig, "once", "skipped")).duplicate and r, what="a fresh publish")
 
-    assert third.get(timeout=10) == third.id
+    assert third.get(timeout=30) == third.id
     assert waiting.id not in [run.run for run in rig.runs("skipped")]
 
 
@@ -371,7 +371,7 @@ def test_a_publisher_slower_than_the_end_of_its_run_takes_no_slot(
     queue = store.queue
 
     def late(key: str, run_id: str, **how: Any) -> Any:
-        until(lambda: rig.final(run_id), 10, "the run's end on record")
+        until(lambda: rig.final(run_id), what="the run's end on record")
         return queue(key, run_id, **how)
 
     monkeypatch.setattr(store, "peek", lambda _: None)  # as if the other run had started just after
@@ -411,7 +411,7 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
                 time.sleep(0.01)
         end = time.monotonic()
         rig.store.resume()
-        until(lambda: once.apply_async(("hangs",), queue="after").duplicate, 15, "a duplicate that is seen")
+        until(lambda: once.apply_async(("hangs",), queue="after").duplicate, what="a duplicate that is seen")
         messages = rig.queued()
 
     sent = {result.id for result in results if not result.duplicate}

@@ -23,7 +23,7 @@ from tests.integration import options_app
 from tests.support.bodylog import overlaps, starts
 from tests.support.rig import Rig
 from tests.support.servers import missing
-from tests.support.waiting import until
+from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,12 +61,12 @@ def test_models_are_arguments_like_others(rig: Rig) -> None:
     skipped = task.apply_async((two,), how)
     waiting, duplicate = once.apply_async((one,), how), once.apply_async((two,), how)
     with pytest.raises(Skipped, match=first.id):
-        skipped.get(timeout=20)
+        skipped.get(timeout=30)
     gate.touch()
 
     assert (waiting.duplicate, duplicate.duplicate, duplicate.id) == (False, True, waiting.id)
-    assert first.get(timeout=20) == ["Order", first.id]
-    assert waiting.get(timeout=20) == ["Order", waiting.id]
+    assert first.get(timeout=30) == ["Order", first.id]
+    assert waiting.get(timeout=30) == ["Order", waiting.id]
 
 
 @pytest.mark.smoke
@@ -83,9 +83,9 @@ def test_a_request_class_of_the_users_keeps_its_hooks(rig: Rig) -> None:
         10,
         "the traces of all hooks",
     )
-    until(lambda: not rig.held(result.id), 5, "the end of the lease")
+    until(lambda: not rig.held(result.id), SOON, "the end of the lease")
     after = rig.send("requesting", "requesting")
-    assert after.get(timeout=20) == after.id
+    assert after.get(timeout=30) == after.id
 
 
 @pytest.mark.smoke
@@ -122,14 +122,14 @@ def test_an_options_journey_ends_at_the_worker(rig: Rig, place: str) -> None:
 def test_celerys_list_of_successful_tasks_is_of_one_mind_with_ours(rig: Rig) -> None:
     """Redelivered before it succeeded, a run runs again; a later copy does not; a deferral is no copy."""
     back = rig.send("late", "requeued", then="first-requeue")
-    assert back.get(timeout=20) == back.id
+    assert back.get(timeout=30) == back.id
     rig.send("late", "requeued", {"task_id": back.id})
-    until(lambda: rig.said(f"{back.id} dropped"), 20, "the drop of the copy")
+    until(lambda: rig.said(f"{back.id} dropped"), what="the drop of the copy")
     gate = rig.folder / "successful"
     first = rig.send("late", "successful", gate=str(gate))
     rig.wait_start("successful")
     second = rig.send("late", "successful", {"singleton": Singleton(on_conflict="defer")})
-    until(lambda: rig.said(f"{second.id} deferred"), 20, "the deferral")
+    until(lambda: rig.said(f"{second.id} deferred"), what="the deferral")
     gate.touch()
 
     assert rig.states([first, second]) == ["SUCCESS", "SUCCESS"]
@@ -156,7 +156,7 @@ def test_a_deferred_run_keeps_its_callers_ignore_result(
     rig.send(task, key, gate=str(gate))
     rig.wait_start(key)
     asked = rig.send(task, key, {"ignore_result": ignores, "singleton": Singleton(on_conflict="defer")})
-    until(lambda: rig.said(f"{asked.id} deferred"), 20, "the deferral")
+    until(lambda: rig.said(f"{asked.id} deferred"), what="the deferral")
     gate.touch()
     until(lambda: rig.final(asked.id), 30, "its end")
 

@@ -11,7 +11,7 @@ import pytest
 from singleflight import Singleton
 from tests.support.rig import Rig
 from tests.support.sweep import SWEEP
-from tests.support.waiting import until
+from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +35,12 @@ def test_a_warm_shutdown_lets_the_run_finish_and_frees_its_key(rig: Rig) -> None
     result = rig.send("probe", "warm", {"queue": "warm", "singleton": LONG}, gate=str(gate))
     rig.wait_start("warm")
     worker.kill(signal.SIGTERM)
-    until(lambda: "Warm shutdown" in worker.logs(), 10, "the warm shutdown")
+    until(lambda: "Warm shutdown" in worker.logs(), what="the warm shutdown")
     assert rig.held(result.id)
     gate.touch()
 
     assert worker.child.wait() == 0
-    assert result.get(timeout=5) == result.id
+    assert result.get(timeout=30) == result.id
     assert not rig.held(result.id)
 
 
@@ -54,7 +54,7 @@ def test_a_cold_shutdown_leaves_no_lease(rig: Rig, task: str) -> None:
     rig.wait_start(queue)
     worker.kill(signal.SIGQUIT)
     worker.child.wait()
-    until(lambda: not rig.held(result.id), 2, "the end of the lease")
+    until(lambda: not rig.held(result.id), SOON, "the end of the lease")
     gate.touch()
     rig.worker(concurrency=1, args=["-Q", queue])
 
@@ -62,7 +62,7 @@ def test_a_cold_shutdown_leaves_no_lease(rig: Rig, task: str) -> None:
         assert result.get(timeout=30) == result.id
         assert [run.run for run in rig.runs(queue)] == [result.id, result.id]
     after = rig.send(task, queue, {"queue": queue, "singleton": LONG})
-    assert after.get(timeout=20) == after.id
+    assert after.get(timeout=30) == after.id
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery has a soft shutdown from 5.5 on")
@@ -75,7 +75,7 @@ def test_a_soft_shutdown_that_runs_out_requeues_the_run(rig: Rig) -> None:
     rig.wait_start("soft")
     worker.kill(signal.SIGQUIT)
     worker.child.wait()
-    until(lambda: not rig.held(result.id), 2, "the end of the lease")
+    until(lambda: not rig.held(result.id), SOON, "the end of the lease")
     gate.touch()
     rig.worker(concurrency=1, args=["-Q", "soft"])
 
@@ -92,11 +92,11 @@ def test_a_soft_shutdown_that_suffices_ends_the_run_as_finished(rig: Rig) -> Non
     result = rig.send("late", "enough", {"queue": "enough", "singleton": LONG}, gate=str(gate))
     rig.wait_start("enough")
     worker.kill(signal.SIGQUIT)
-    until(lambda: "Initiating Soft Shutdown" in worker.logs(), 10, "the soft shutdown")
+    until(lambda: "Initiating Soft Shutdown" in worker.logs(), what="the soft shutdown")
     gate.touch()
     worker.child.wait()
 
-    assert result.get(timeout=5) == result.id
+    assert result.get(timeout=30) == result.id
     record = rig.record_of(result.id)
     assert (record.outcome, record.held) == ("finished", False)
     assert rig.final(result.id)

@@ -42,7 +42,9 @@ def test_scenario_101_two_chains_that_begin_with_the_same_task(rig: Rig, mode: s
     )
     rig.wait_start(f"101-{mode}")
     said = "skipped" if mode == "skip" else "deferred"
-    until(lambda: any(rig.said(f"{r.parent.id} {said}") for r in (first, second)), 20, "the duplicate's fate")
+    until(
+        lambda: any(rig.said(f"{r.parent.id} {said}") for r in (first, second)), what="the duplicate's fate"
+    )
     gate.touch()
     states = rig.states([first.parent, first, second.parent, second])
 
@@ -92,7 +94,7 @@ def test_scenario_106_a_skip_in_an_eager_chain_is_as_in_a_worker(rig: Rig) -> No
     task.delay("106", gate=str(gate))
     rig.wait_start("106")
     with pytest.raises(Skipped):
-        chain(task.si("106"), rig.app.tasks["canvas.step"].si("106-after")).apply_async().get(timeout=20)
+        chain(task.si("106"), rig.app.tasks["canvas.step"].si("106-after")).apply_async().get(timeout=30)
     gate.touch()
 
     assert after == []
@@ -131,4 +133,4 @@ def test_scenario_109_the_key_is_made_when_the_arguments_are_complete(rig: Rig) 
 
     assert sorted(rig.states(flows)) == ["REVOKED", "SUCCESS"]
     assert len(rig.runs("109")) == 1
-    assert task.delay("109").get(timeout=10) == "109"
+    assert task.delay("109").get(timeout=30) == "109"

@@ -123,7 +123,7 @@ def test_scenario_89_a_skipped_publish_returns_a_handle(rig: Rig) -> None:
     assert second is not None
     assert (first.duplicate, second.duplicate) == (False, True)
     assert second.id == first.id
-    assert second.get(timeout=10) == first.id
+    assert second.get(timeout=30) == first.id
 
 
 def test_scenario_92_a_task_that_publishes_itself_always_fares_the_same(rig: Rig) -> None:
@@ -134,7 +134,7 @@ def test_scenario_92_a_task_that_publishes_itself_always_fares_the_same(rig: Rig
         rig.app.tasks[name].apply_async(kwargs={"key": key, "rounds": rounds, "countdown": wait})
     for key in loops:
         runs = rig.wait_start(key, rounds, timeout=60)
-        said = [rig.app.AsyncResult(run.run).get(timeout=10) for run in runs]
+        said = [rig.app.AsyncResult(run.run).get(timeout=30) for run in runs]
 
         assert said == [["accepted", "duplicate", True]] * (rounds - 1) + [None]
         assert not overlaps(runs)
@@ -148,7 +148,7 @@ def test_scenario_94_a_planned_message_is_not_blocked_by_its_own_place(fragile: 
         once.apply_async(("94-countdown",), countdown=3),
         once.apply_async(("94-past",), eta=datetime.now(UTC) - timedelta(seconds=30)),
     ]
-    until(lambda: fragile.queued() == 0, 10, "the receipt")
+    until(lambda: fragile.queued() == 0, what="the receipt")
     worker.child.send(signal.SIGTERM)
     # A pool process whose result nobody reads any more gives billiard half a minute before it ends.
     until(lambda: not worker.child.alive, 60, "the warm shutdown")
@@ -206,7 +206,7 @@ def test_scenario_100_a_thousand_publishes_are_one_message(
         sys.stdout.write(f"\n1,000 publishes: {messages} messages in the queue\n")
     fragile.start(1, args=INCLUDE)
     states = fragile.states(results)
-    values = {result.get(timeout=10) for result in results}
+    values = {result.get(timeout=30) for result in results}
 
     assert len(results) == 1000
     assert messages == sum(not result.duplicate for result in results) <= 8

@@ -19,7 +19,7 @@ from tests.support.bodylog import of_key, overlaps, starts
 from tests.support.nodes import import_path
 from tests.support.rig import Rig, remembered
 from tests.support.sweep import SWEEP
-from tests.support.waiting import until
+from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,9 +74,9 @@ def test_scenario_04_the_key_survives_the_serializer(rig: Rig) -> None:
     everything = rig.app.tasks["everything"]
     for count in (1, 2):
         result = everything.delay({0: "a"}, (1, 2), ["x"])
-        assert result.get(timeout=10) == result.id
+        assert result.get(timeout=30) == result.id
         assert len(rig.runs("everything")) == count
-        until(lambda: not rig.held(result.id), 5, "the release")  # noqa: B023 - asked at once
+        until(lambda: not rig.held(result.id), SOON, "the release")  # noqa: B023 - asked at once
     keys = [key for key in rig.records() if ":everything:" in key]
     assert len(keys) == 1
 
@@ -149,7 +149,7 @@ def test_scenario_67_copies_after_the_visibility_timeout_never_start(rig: Rig) -
 
     until(lambda: rig.sweep() or result.ready(), 40, "the end of the run", every=0.5)
     assert rig.said(f"{result.id} deferred")
-    until(lambda: rig.said(f"{result.id} dropped"), 20, "the drop of a copy")
+    until(lambda: rig.said(f"{result.id} dropped"), what="the drop of a copy")
     assert len(rig.runs("visibility")) == 1
     assert (result.state, result.result) == ("SUCCESS", result.id)
 
@@ -158,10 +158,10 @@ def test_scenario_70_a_hard_time_limit_frees_the_key(rig: Rig) -> None:
     """Killed by time_limit=2 with a ttl of 30 s, the run is a FAILURE and the next publish runs at once."""
     result = rig.send("probe", "limit", {"time_limit": 2, "singleton": LONG}, seconds=60)
     assert rig.states([result]) == ["FAILURE"]
-    until(lambda: not rig.held(result.id), 3, "the end of the lease")
+    until(lambda: not rig.held(result.id), SOON, "the end of the lease")
 
     after = rig.send("probe", "limit", {"singleton": LONG})
-    assert after.get(timeout=10) == after.id
+    assert after.get(timeout=30) == after.id
 
 
 def test_scenario_71_a_run_revoked_while_it_waits_blocks_nobody(rig: Rig) -> None:
@@ -171,10 +171,10 @@ def test_scenario_71_a_run_revoked_while_it_waits_blocks_nobody(rig: Rig) -> Non
     blocker = rig.send("plain", "blocker", {"queue": "narrow"}, gate=str(gate))
     rig.wait_start("blocker")
     revoked = rig.send("probe", "narrow", {"queue": "narrow", "singleton": LONG})
-    until(lambda: revoked.id in worker.logs(), 10, "the receipt of the run to be revoked")
+    until(lambda: revoked.id in worker.logs(), what="the receipt of the run to be revoked")
     rig.app.control.revoke(revoked.id)
     second = rig.send("probe", "narrow", {"queue": "narrow", "singleton": LONG})
-    until(lambda: f"Tasks flagged as revoked: {revoked.id}" in worker.logs(), 10, "the revocation")
+    until(lambda: f"Tasks flagged as revoked: {revoked.id}" in worker.logs(), what="the revocation")
     gate.touch()
 
     assert rig.states([blocker, revoked, second]) == ["SUCCESS", "REVOKED", "SUCCESS"]
@@ -188,15 +188,15 @@ def test_scenario_71_a_run_revoked_while_it_is_deferred_frees_the_waiting_slot(r
     first = rig.send("probe", "slot", options, gate=str(gate))
     rig.wait_start("slot")
     waiting = rig.send("probe", "slot", options)
-    until(lambda: rig.said(f"{waiting.id} deferred"), 10, "the wait of the second run")
+    until(lambda: rig.said(f"{waiting.id} deferred"), what="the wait of the second run")
     rig.app.control.revoke(waiting.id)
     assert rig.states([waiting]) == ["REVOKED"]
-    until(lambda: rig.record_of(first.id).slot != waiting.id, 10, "the end of the slot")
+    until(lambda: rig.record_of(first.id).slot != waiting.id, SOON, "the end of the slot")
     third = rig.send("probe", "slot", options)
-    until(lambda: rig.said(f"{third.id} deferred"), 10, "the wait of the third run")
+    until(lambda: rig.said(f"{third.id} deferred"), what="the wait of the third run")
     gate.touch()
 
-    assert third.get(timeout=20) == third.id
+    assert third.get(timeout=30) == third.id
     assert [run.run for run in rig.runs("slot")] == [first.id, third.id]
 
 
@@ -210,7 +210,7 @@ def test_scenario_74_retries_go_through_among_other_publishes(rig: Rig) -> None:
         30, "the last retry", every=0.3,
     )  # fmt: skip
 
-    assert result.get(timeout=5) == result.id
+    assert result.get(timeout=30) == result.id
     rig.states(others)
     assert [run.attempt for run in starts(rig.log.runs(), result.id)] == [0, 1, 2]
     assert not overlaps(rig.runs("retry"))
@@ -219,7 +219,7 @@ def test_scenario_74_retries_go_through_among_other_publishes(rig: Rig) -> None:
     failing = rig.send("autoretry", "retry-in-vain", fails=9)
     assert rig.states([failing]) == ["FAILURE"]
     assert [run.attempt for run in rig.runs("retry-in-vain")] == [0, 1, 2, 3]
-    assert rig.send("autoretry", "retry-in-vain", fails=0).get(timeout=10)
+    assert rig.send("autoretry", "retry-in-vain", fails=0).get(timeout=30)
 
 
 @pytest.mark.parametrize("key", ["ordinary", "unpicklable", "exit"])
@@ -233,7 +233,7 @@ def test_scenario_76_a_failure_leaves_the_key_free(rig: Rig, key: str) -> None:
         # Before 5.7, Celery leaves the result of a body that exits pending for ever.
         if then == "fail" or celery.VERSION >= (5, 7):
             assert rig.states([result]) == ["FAILURE"]
-        until(lambda: not rig.held(result.id), 10, "the release")  # noqa: B023 - asked at once
+        until(lambda: not rig.held(result.id), SOON, "the release")  # noqa: B023 - asked at once
         assert len(rig.runs(key)) == count
 
 
@@ -245,16 +245,16 @@ def test_scenario_79_what_finished_during_a_warm_shutdown_does_not_run_again(rig
     result = rig.send("late", "restarted", queue, gate=str(gate))
     rig.wait_start("restarted")
     worker.kill(signal.SIGTERM)
-    until(lambda: "Warm shutdown" in worker.logs(), 10, "the warm shutdown")
+    until(lambda: "Warm shutdown" in worker.logs(), what="the warm shutdown")
     gate.touch()
     assert worker.child.wait(20) == 0
     worker.restart()
     # Celery may or may not have acknowledged it in time; this is the copy that it left behind if not.
     rig.send("late", "restarted", {**queue, "task_id": result.id})
 
-    until(lambda: f"{result.id} dropped" in worker.logs(), 10, "the drop of the copy")
+    until(lambda: f"{result.id} dropped" in worker.logs(), what="the drop of the copy")
     assert len(rig.runs("restarted")) == 1
-    assert result.get(timeout=5) == result.id
+    assert result.get(timeout=30) == result.id
 
 
 def test_scenario_81_direct_calls_take_no_lease(rig: Rig) -> None:
@@ -270,7 +270,7 @@ def test_scenario_81_direct_calls_take_no_lease(rig: Rig) -> None:
     assert set(rig.records()) == before
 
     result = probe.delay("direct")
-    assert result.get(timeout=10) == result.id
+    assert result.get(timeout=30) == result.id
     assert len(rig.runs("direct")) == 9
     assert set(rig.records()) - before
 

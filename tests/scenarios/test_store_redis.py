@@ -183,11 +183,11 @@ def test_scenario_41_a_demoted_server_is_left(key: str) -> None:
     with ValkeyServer() as old, ValkeyServer() as new, FaultProxy(old.port) as name:
         at_old, at_new = redis.Redis(port=old.port), redis.Redis(port=new.port)
         at_new.replicaof("127.0.0.1", old.port)
-        until(lambda: at_new.info("replication")["master_link_status"] == "up", 20, "the replica")
+        until(lambda: at_new.info("replication")["master_link_status"] == "up", what="the replica")
         store = RedisStore(name.url, timeout=5)
         grant = granted(store, key, "a")
         renew(store, key, "a", grant)
-        until(lambda: at_new.exists(key), 20, "the key on the replica")
+        until(lambda: at_new.exists(key), what="the key on the replica")
         at_new.replicaof("NO", "ONE")
         at_old.replicaof("127.0.0.1", new.port)
         name.upstream_port = new.port
@@ -345,7 +345,7 @@ def test_scenario_55_a_store_that_is_away_is_not_a_lost_lease(
 ) -> None:
     """A renewal that finds no server is an error; one that finds another owner is LOST."""
     away, stolen = granted(store, key, "a"), granted(store, f"{key}-2", "a", ttl_ms=1)
-    until(lambda: isinstance(claim(store, f"{key}-2", "b"), Granted), 10, "the lease to lapse")
+    until(lambda: isinstance(claim(store, f"{key}-2", "b"), Granted), what="the lease to lapse")
     assert renew(store, f"{key}-2", "a", stolen) is Renewed.LOST
 
     server.stop()

@@ -130,7 +130,7 @@ def test_scenario_50_and_51_a_dead_holders_item_is_free_for_the_first_single_try
     time.sleep(max(0.0, start + 5 + 2 * BOUND - time.monotonic()))
     # Its life, by DynamoDB's tidying, is far from over: the item is still there.
     assert int(item["forget_at"]["N"]) > time.time() + store.remember / 2
-    until(lambda: time.monotonic() > start + 5 + 2 * BOUND + 1, 20, "the end of the lease")
+    until(lambda: time.monotonic() > start + 5 + 2 * BOUND + 1, what="the end of the lease")
 
     assert elsewhere(TRY_ONCE, dynamodb, name) == "True"
 

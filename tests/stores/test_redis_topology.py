@@ -291,7 +291,9 @@ def test_leases_live_on_while_their_slot_moves(key: str) -> None:
                     grant = granted(store, fresh, "a")  # asked for where the slot goes (ASK)
                     held = [Renewal(fresh, "a", 0, "token-a-0", grant.fence, 60_000)]
                     assert store.renew(held) == [Renewed.RENEWED]
-                    until(lambda target=target: not cluster.move_keys(slot, target), 20, "the last key to go")
+                    until(
+                        lambda target=target: not cluster.move_keys(slot, target), what="the last key to go"
+                    )
                     cluster.end_move(slot, target)
                     assert store.renew(held) == [Renewed.RENEWED]
             finally:
@@ -436,7 +438,7 @@ def test_scenario_41_leases_that_a_promotion_lost_are_told(key: str) -> None:
         primary, replica = group.primary(), group.replica()
         group.client(replica).config_set("masterauth", "wrong")
         group.client(primary).execute_command("CLIENT", "KILL", "TYPE", "replica")
-        until(lambda: group.client(primary).info("replication")["connected_slaves"] == 0, 20, "the cut")
+        until(lambda: group.client(primary).info("replication")["connected_slaves"] == 0, what="the cut")
         grants = [granted(store, each, "a") for each in (taken, kept)]
         primary.kill()
         until(lambda: group.all_name(replica), 60, "the promotion")
@@ -504,7 +506,7 @@ def test_a_replica_that_has_lost_its_primary_is_left_when_there_is_another(key: 
     with SentinelGroup() as group, closing(open_store(group.url, timeout=1)) as store:
         first, second = group.primary(), group.replica()
         granted(store, key, "a")
-        until(lambda: group.client(second).exists(key), 20, "the replica to have the lease")
+        until(lambda: group.client(second).exists(key), what="the replica to have the lease")
         for sentinel in group.sentinels[1:]:
             sentinel.pause()  # one alone promotes nobody
         group.client(first).config_set("replica-serve-stale-data", "no")

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
+SOON = 15.0
+"""Seconds for what happens at once, where a bound must tell it from the end of a long ttl (30 s or more).
+
+A machine with ten programs to each core takes some seconds for what an idle one does in milliseconds.
+"""
+
 
 def until(
     condition: Callable[[], Value], timeout: float = 30.0, what: str = "", every: float = 0.02
@@ -18,7 +24,7 @@ def until(
 
     Args:
         condition: what to ask; its last answer is shown when the wait fails.
-        timeout: seconds after which the wait fails. Generous, because it only bounds a failure.
+        timeout: seconds after which the wait fails. Generous: it only bounds a failure, see `SOON`.
         what: what is waited for, for the message.
         every: seconds between two questions.
 
