@@ -194,7 +194,7 @@ def test_a_task_that_cannot_be_asked_says_why(app: Celery) -> None:
     """No lease, no install, arguments that no call could have: each has its own sentence."""
     bare = Celery("bare", set_as_current=False)
 
-    @app.task(shared=False, name="plain")
+    @app.task(shared=False, name="unguarded")
     def plain() -> None: ...
 
     @bare.task(shared=False, name="uninstalled", singleton=True)
@@ -203,7 +203,7 @@ def test_a_task_that_cannot_be_asked_says_why(app: Celery) -> None:
     @app.task(shared=False, name="strict", singleton=Singleton(by="account"))
     def strict(account: int) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"plain takes no lease.*singleton="):
+    with pytest.raises(ConfigurationError, match=r"unguarded takes no lease.*singleton="):
         singleflight.celery.peek(plain)
     with pytest.raises(ConfigurationError, match=r"'bare'.*install"):
         singleflight.celery.peek(uninstalled)
