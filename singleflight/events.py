@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from singleflight.identity import message_id_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -145,7 +147,7 @@ def about(
         kind=kind,
         task=subject.task,
         key=short_key(subject.key),
-        run_id=subject.run_id,
+        run_id=message_id_of(subject.run_id),
         token=subject.token,
         fence=fence,
         reason=reason,

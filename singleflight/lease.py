@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from singleflight.errors import ConfigurationError, LeaseLost
+from singleflight.identity import message_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +155,7 @@ class Busy:
             Reason.RESERVED: f", free in at most {until}",
             Reason.QUEUED: f", free in at most {until}",
         }
-        return f"{self.reason}: run {self.ahead or '(none)'}{who}{free.get(self.reason, '')}"
+        return f"{self.reason}: run {message_id_of(self.ahead) or '(none)'}{who}{free.get(self.reason, '')}"
 
 
 class _Keeper(Protocol):

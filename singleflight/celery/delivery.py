@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from singleflight.identity import run_of
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
@@ -48,6 +49,18 @@ def may_come_back(task: Task, *, timeout: bool = False) -> bool:
     return bool(task.acks_late and not (task.acks_on_failure_or_timeout if acks is None else acks))
 
 
+def header_of(request: Mapping[str, Any]) -> object:
+    """Return what a request's message carries of ours, by its mapping; see `Delivery.read`."""
+    if request.get("is_eager"):  # where headers are not spread over the request
+        return (request.get("headers") or {}).get(HEADER)
+    return request.get(HEADER)
+
+
+def attempt_of(request: Mapping[str, Any]) -> int:
+    """Return which try of its run a request is, by its mapping."""
+    return (request.get("replaced_task_nesting") or 0) * NESTING + (request.get("retries") or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One arrival of one run's message at one worker."""
@@ -69,16 +82,15 @@ class Delivery:
     @classmethod
     def read(cls, request: Mapping[str, Any], token: str) -> Delivery:
         """Read a request's mapping: `Context.__dict__` in the pool, ``Request.request_dict`` outside it."""
-        header = request.get(HEADER)
-        if request.get("is_eager"):  # where headers are not spread over the request
-            header = (request.get("headers") or {}).get(HEADER)
+        carried = Carried.read(header_of(request))
         return cls(
-            run_id=str(request.get("id") or token),  # a request that tests push may have none
-            attempt=(request.get("replaced_task_nesting") or 0) * NESTING + (request.get("retries") or 0),
+            # A request that tests push may have no id.
+            run_id=run_of(str(request.get("id") or token), carried.mark),
+            attempt=attempt_of(request),
             token=token,
             args=request.get("args") or (),
             kwargs=request.get("kwargs") or {},
-            carried=Carried.read(header),
+            carried=carried,
             redelivered=bool((request.get("delivery_info") or {}).get("redelivered")),
             parent_id=request.get("parent_id"),
         )

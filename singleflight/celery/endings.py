@@ -12,6 +12,7 @@ from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 from kombu.serialization import registry
 
+from singleflight.celery import marks
 from singleflight.celery.delivery import CONTENT_TYPE, HEADER, properties_of
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
 from singleflight.errors import StoreUnavailable
@@ -34,10 +35,11 @@ DELAY = re.compile(r"^(?:[01]\.){28}")
 """What a delay by RabbitMQ leaves before a routing key."""
 
 
-def skip(task: Task, policy: Policy, why: str) -> Any:
+def skip(task: Task, policy: Policy, why: str, *, has_result: bool = True) -> Any:
     """End a run as a duplicate: return ``skip_result`` if there is one, else store REVOKED.
 
-    REVOKED goes through ``mark_as_failure``, which tells chord and chain: nothing waits for ever.
+    REVOKED goes through ``mark_as_failure``, which tells chord and chain: nothing waits for ever. Without
+    ``has_result`` it does only that: the result under the run's id is another one's.
     """
     if policy.skip_result is not UNSET:
         return policy.skip_result
@@ -47,7 +49,7 @@ def skip(task: Task, policy: Policy, why: str) -> Any:
             request.id,
             Skipped(why),
             request=request,
-            store_result=not ignores_result(task),
+            store_result=has_result and not ignores_result(task),
             call_errbacks=False,
             state=states.REVOKED,
         )
@@ -109,7 +111,8 @@ def _publish_again(task: Task, carried: Carried, delay: float) -> None:
     # send_task would otherwise make the run its own parent, and its own child.
     direct, request.called_directly = request.called_directly, True
     try:
-        signature.apply_async(add_to_parent=False)
+        with marks.unmarked():
+            signature.apply_async(add_to_parent=False)
     finally:
         request.called_directly = direct
 

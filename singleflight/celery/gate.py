@@ -20,6 +20,7 @@ from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back,
 from singleflight.celery.publish import AGAIN
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
+from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Lease, Outcome, Reason
 from singleflight.leases.claiming import new_token
 from singleflight.tasks.decisions import (
@@ -185,7 +186,7 @@ def _refused(
             if deferrals and deferrals % CROWD == 0:
                 logger.warning(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
-                    task.name, delivery.run_id, deferrals, short_key(request.key),
+                    task.name, task.request.id, deferrals, short_key(request.key),
                 )  # fmt: skip
             return endings.defer(task, carried, delay)
         case Refuse():
@@ -195,7 +196,10 @@ def _refused(
         case Skip(gave_up):
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
             _leave_at_end(task, delivery, request, busy)
-            return endings.skip(task, policy, f"duplicate of run {busy.ahead} ({busy.reason})")
+            ahead = message_id_of(busy.ahead)
+            why = f"duplicate of run {ahead} ({busy.reason})"
+            # Two publishes of one id share a result, and it is that of the one that runs.
+            return endings.skip(task, policy, why, has_result=ahead != task.request.id)
 
 
 def _leave_at_end(task: Task, delivery: Delivery, request: Request, busy: Busy) -> None:
@@ -212,7 +216,7 @@ def decide(
 ) -> tuple[Step, Carried]:
     """Return what becomes of a refused run, and what it carries if it comes back."""
     carried, longest = delivery.carried, runtime.longest_deferral
-    kin = carried.kin or delivery.returning or delivery.parent_id == busy.run_id
+    kin = carried.kin or delivery.returning or delivery.parent_id == message_id_of(busy.run_id)
     age = math.inf if busy.since is None else time.time() - busy.since
     waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age, longest)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
@@ -220,7 +224,7 @@ def decide(
     stops = isinstance(step, Skip | Refuse)
     # Its release follows its result at once. Where it does not, the result is an old one of the same id.
     ending = busy.reason is Reason.RUNNING and not carried.patient and (stops or joins)
-    if ending and endings.is_known(task, busy.run_id):
+    if ending and endings.is_known(task, message_id_of(busy.run_id)):
         step, joins = Defer(SHORTEST_DEFERRAL), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
         step = Defer(deferral(carried.deferrals, busy.retry_after, random.random(), longest))  # noqa: S311
@@ -255,7 +259,7 @@ def _without_store(
             kind=Kind.UNGUARDED,
             task=task.name,
             key=short_key(request.key),
-            run_id=delivery.run_id,
+            run_id=task.request.id,
             token=delivery.token,
             reason=str(error),
         )

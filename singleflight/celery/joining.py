@@ -12,6 +12,7 @@ from celery import states
 
 from singleflight.celery import endings
 from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Reason
 from singleflight.policy import UNSET
 from singleflight.tasks.publishing import between_attempts
@@ -78,7 +79,7 @@ def met(task: Task, carried: Carried) -> Other | None:
     if run_id is None:
         return None
     try:
-        meta = task.backend.get_task_meta(run_id)
+        meta = task.backend.get_task_meta(message_id_of(run_id))
     except Exception:  # noqa: BLE001 - whatever the driver raises: no answer is no result
         return Other(run_id, states.PENDING, None)
     return Other(run_id, meta["status"], meta.get("result"))

@@ -19,6 +19,7 @@ from kombu.serialization import dumps, loads
 from singleflight.api import run_around
 from singleflight.celery import endings, joining
 from singleflight.celery.delivery import HEADER
+from singleflight.celery.marks import unmarked
 from singleflight.celery.results import marked
 from singleflight.celery.runtime import key_rule
 from singleflight.options import Singleton
@@ -51,12 +52,13 @@ class Header(dict[str, object]):
 
 @contextmanager
 def ticking() -> Iterator[None]:
-    """Let what beat publishes look too, although beat gives it an id."""
-    mark = _tick.set(True)
+    """Let what beat publishes look too, although beat gives it an id: replicas give one tick the same."""
+    token = _tick.set(True)
     try:
-        yield
+        with unmarked():
+            yield
     finally:
-        _tick.reset(mark)
+        _tick.reset(token)
 
 
 def carry(task: Any, options: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import register_type
 
+from singleflight.celery import marks
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.publish import Header, carry
 from singleflight.celery.task import SingletonTask
@@ -39,6 +40,8 @@ def watch_sending(app: Celery) -> None:
             _carry(app, name, options)
         for signature in _signatures(options):
             settle(app, signature)
+        if not isinstance(options.get("task_type"), SingletonTask) and _may_take_leases(app, name):
+            marks.mark(app, options)
         result = send(name, args, kwargs, *more, **options)
         header = (options.get("headers") or {}).get(HEADER)
         if isinstance(header, Header) and header.sent is not None:
@@ -46,6 +49,12 @@ def watch_sending(app: Celery) -> None:
         return result
 
     app.send_task = send_task
+
+
+def _may_take_leases(app: Celery, name: str) -> bool:
+    """Say whether a task is a singleton, or known elsewhere only."""
+    task = app._tasks.get(name)  # noqa: SLF001 - `app.tasks` would finalize the app
+    return task is None or isinstance(task, SingletonTask)
 
 
 def settle(app: Celery, signature: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery import states
 from celery.result import EagerResult
 
-from singleflight.celery import gate, publish
+from singleflight.celery import gate, marks, publish
 from singleflight.celery.delivery import option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.results import marked
@@ -126,12 +126,14 @@ class SingletonTask(Behind):
         }
         options |= {name: value for name, value in named.items() if value is not None}
         publish.carry(self, options)
+        marks.mark(self.app, options)
         publish.note_retry(self, options)
         return publish.publish(self, args, kwargs, options, super().apply_async)
 
     def apply(self, *args: Any, **options: Any) -> Any:
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
         publish.carry(self, options)
+        marks.mark(self.app, options)
         result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001

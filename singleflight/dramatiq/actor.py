@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dramatiq import Actor, Message
 
-from singleflight.dramatiq import errors
+from singleflight.dramatiq import errors, marks
 from singleflight.dramatiq.delivery import OPTION as CARRIED
 from singleflight.dramatiq.delivery import carry, write
 from singleflight.dramatiq.occurrences import OPTION
+from singleflight.identity import run_of
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
@@ -69,12 +70,17 @@ class SingletonActor(Actor[P, R]):
             duplicate: Duplicate[R] = Duplicate(**whole)
             object.__setattr__(duplicate, "busy", busy)
             return duplicate
-        if place is not None and place.publisher:
-            write(message.options, replace(Carried.read(message.options.get(CARRIED)), kin=True))
+        if place is None:
+            return self.broker.enqueue(message, delay=delay)
+        marks.mark(message)
+        carried = Carried.read(message.options.get(CARRIED))
+        if place.publisher:
+            carried = replace(carried, kin=True)
+            write(message.options, carried)
         sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
-        if place is not None:
-            place.take(message.message_id, (delay or 0) / 1000)
+        place.take(run_of(message.message_id, carried.mark), (delay or 0) / 1000)
+        marks.unmark(sent)
         return sent
 
     def _place(self, message: Message[R]) -> Place | None:

@@ -15,6 +15,7 @@ from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import SingleflightError, StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
+from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Outcome, Reason
 from singleflight.leases.releasing import release_of
 from singleflight.policy import UNSET
@@ -139,7 +140,10 @@ class Arrival:
                 tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, self.request, busy)
         ended = False
         try:
-            return self._skip(f"duplicate of run {busy.ahead} ({busy.reason})")
+            ahead = message_id_of(busy.ahead)
+            # Two publishes of one id share a result, and it is that of the one that runs.
+            has_result = ahead != self.message.message_id
+            return self._skip(f"duplicate of run {ahead} ({busy.reason})", has_result=has_result)
         except errors.Ended:
             ended = True  # its failure is stored, so a copy need not be able to do that again
             raise
@@ -174,7 +178,7 @@ class Arrival:
                 self.leases.notify(about(self.request, Kind.UNGUARDED, str(error)))
         return None
 
-    def _skip(self, why: str) -> Answer:
+    def _skip(self, why: str, *, has_result: bool = True) -> Answer:
         if self.policy.skip_result is UNSET:
-            endings.skip(self.broker, self.message, why)
+            endings.skip(self.broker, self.message, why, has_result=has_result)
         return Answer(self.policy.skip_result)

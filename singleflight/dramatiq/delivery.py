@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singleflight.dramatiq import occurrences
+from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.policy import Singleton
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
-    from dramatiq import Actor
+    from dramatiq import Actor, Message
     from dramatiq.broker import MessageProxy
 
 OPTION = "singleflight"
@@ -42,7 +43,7 @@ class Delivery:
         attempt = retries(message)
         occurrence = occurrences.of_message(message, actor.options.get("occurrence"))
         return cls(
-            run_id=message.message_id if occurrence is None else f"at {occurrence}",
+            run_id=run_of(message.message_id, carried.mark) if occurrence is None else f"at {occurrence}",
             attempt=attempt,
             token=new_token(),
             args=message.args,
@@ -53,7 +54,7 @@ class Delivery:
         )
 
 
-def retries(message: MessageProxy) -> int:
+def retries(message: MessageProxy | Message[Any]) -> int:
     """Return how often Dramatiq has retried a message."""
     return int(message.options.get("retries") or 0)
 

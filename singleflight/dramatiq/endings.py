@@ -64,13 +64,14 @@ def defer(
     raise Ended(f"deferred by {delay:.1f} s")
 
 
-def skip(broker: Broker, message: MessageProxy, why: str) -> NoReturn:
+def skip(broker: Broker, message: MessageProxy, why: str, *, has_result: bool = True) -> NoReturn:
     """End a run as a duplicate: it fails with `Skipped`, its pipeline stops, its group counts it.
 
-    The failure is stored for all further stages of the pipeline too: whoever waits for one gets it.
+    The failure is stored for all further stages of the pipeline too: whoever waits for one gets it. Without
+    ``has_result`` it is for these only: the result under the message's id is another one's.
     """
     stages = list(_stages(message))
-    for stage in stages:
+    for stage in stages if has_result else stages[1:]:
         _store_failure(broker, stage, Skipped(f"{message.actor_name}: {why}"))
     _count_in_group(broker, stages[-1].options)
     _keep_result(message)

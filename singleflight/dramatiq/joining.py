@@ -9,6 +9,7 @@ from dramatiq.results import ResultFailure, ResultMissing, Results
 
 from singleflight.dramatiq.errors import JoinedFailure
 from singleflight.dramatiq.gate import Answer
+from singleflight.identity import message_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def joined(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) ->
     if results is None:
         return None
     try:
-        return Answer(results.backend.get_result(message.copy(message_id=run_id)))
+        return Answer(results.backend.get_result(message.copy(message_id=message_id_of(run_id))))
     except ResultMissing:
         return None
     except ResultFailure as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dramatiq import Middleware
 
 from singleflight.api import PREFIX
-from singleflight.dramatiq import declared, errors, gate, order
+from singleflight.dramatiq import declared, errors, gate, marks, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
@@ -86,6 +86,9 @@ class Singleflight(Middleware):
         with errors.unswallowed(message.actor_name):
             if carry(message.options):
                 declared.check_message(message, broker, self.runtime)
+            actor = broker.actors.get(message.actor_name)
+            if actor is None or "singleton" in actor.options:  # unknown: it is declared elsewhere
+                marks.mark(message)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Check what a worker needs before it takes its first message: the order, and a store."""
@@ -97,6 +100,7 @@ class Singleflight(Middleware):
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""
         gate.admit(None)
+        marks.begin(message)
         actor = broker.get_actor(message.actor_name)
         if "singleton" not in actor.options:
             return
@@ -132,12 +136,14 @@ class Singleflight(Middleware):
 
     def before_ack(self, broker: Broker, message: MessageProxy) -> None:
         """Give the lease back: results are stored, retries and further stages are sent."""
+        marks.end()
         granted = _granted(message)
         if granted is not None:
             granted.give_back(message)
 
     def before_nack(self, broker: Broker, message: MessageProxy) -> None:
         """Give back the waiting slot of a message that is rejected before it could run."""
+        marks.end()
         if _granted(message) is None:
             self.runtime.forget(broker, message)
 
@@ -149,6 +155,7 @@ class Singleflight(Middleware):
 
     def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Note when the retry comes that the message in this thread has just sent."""
+        marks.forget(message)
         granted = gate.working()
         if granted is not None and granted.message_id == message.message_id:
             granted.again = (delay or 0) / 1000

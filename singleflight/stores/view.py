@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from singleflight.identity import message_id_of
 from singleflight.lease import Holder, Outcome
 from singleflight.status import Status
 
@@ -25,13 +26,13 @@ def status_of(key: str, look: Look | None) -> Status:
     return Status(
         key=key,
         running=running,
-        run_id=record.run_id,
+        run_id=message_id_of(record.run_id),
         holder=Holder.decode(record.holder),
         since=record.started_ms / 1000 if record.started_ms else None,
         age=max(0, now_ms - record.started_ms) / 1000 if record.started_ms else None,
         expires_in=(record.expires_ms - now_ms) / 1000 if running else 0.0,
         opens_in=max(0, record.opens_ms - now_ms) / 1000,
-        waiting=record.slot if record.slot_expires_ms > now_ms else "",
+        waiting=message_id_of(record.slot) if record.slot_expires_ms > now_ms else "",
         outcome=outcome,
         fence=record.fence,
     )

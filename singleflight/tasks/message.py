@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from singleflight.identity import is_mark
 from singleflight.options import Singleton
 from singleflight.tasks.decisions import PATIENCE
 
@@ -25,6 +26,8 @@ class Carried:
     """The key whose waiting slot the publisher has asked for in the run's name."""
     joins: str | None = None
     """The run that this one has met, and whose result it takes over."""
+    mark: str | None = None
+    """Which publish of its id the message is; None if that id is nobody else's."""
 
     @classmethod
     def read(cls, header: object) -> Carried:
@@ -37,6 +40,7 @@ class Carried:
             return cls()
         options, deferrals, since = header.get("options"), header.get("deferrals"), header.get("since")
         slot, joins = header.get("slot"), header.get("joins")
+        mark = header.get("mark")
         return cls(
             options if options is None or options is False else Singleton.from_header(options),
             deferrals if isinstance(deferrals, int) and deferrals > 0 else 0,
@@ -44,6 +48,7 @@ class Carried:
             header.get("kin") is True,
             slot if isinstance(slot, str) else None,
             joins if isinstance(joins, str) else None,
+            mark if is_mark(mark) else None,
         )
 
     def write(self) -> dict[str, object]:
@@ -59,6 +64,8 @@ class Carried:
             header["slot"] = self.slot
         if self.joins is not None:
             header["joins"] = self.joins
+        if self.mark is not None:
+            header["mark"] = self.mark
         return header
 
     def deferred(self, *, kin: bool, joins: str | None = None) -> Carried:

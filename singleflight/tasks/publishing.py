@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, short_key
+from singleflight.identity import is_marked, message_id_of
 from singleflight.lease import Busy, Holder, Reason, monotonic
 from singleflight.stores.base import INFINITE
 
@@ -77,7 +78,7 @@ class Place:
     publisher: str = ""
     """The run that publishes from inside its own body: it is not in its successor's way."""
     is_over: Callable[[str], bool] | None = None
-    """Whether a run's result is out, though the store may not know yet: then it is in nobody's way."""
+    """Whether a message's result is out, though the store may not know yet: then it is in nobody's way."""
 
     def in_the_way(self) -> Busy | None:
         """Return the run that waits for the key, or, if it counts, the one that works; None if there is none.
@@ -95,15 +96,15 @@ class Place:
                 raise
             return None
         busy = in_the_way(look, running_too=self._running_too)
-        if busy is not None and self.is_over is not None and self.is_over(busy.run_id):
+        if busy is not None and self._is_over(busy):
             if busy.reason is Reason.QUEUED:
                 self.leave(busy.run_id)
             return None
         if busy is not None:
+            shown = message_id_of(busy.run_id)
+            busy = replace(busy, run_id=shown, waiting=message_id_of(busy.waiting))
             refused = self.policy.on_conflict == "raise"
-            self._tell(
-                Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", busy.run_id, busy
-            )
+            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", shown, busy)
             if refused:
                 raise Conflict(f"not sent: {busy}")
         return busy
@@ -129,6 +130,12 @@ class Place:
         except StoreUnavailable as error:
             self._tell(Kind.STORE_ERROR, f"its place is kept until it lapses: {error}", run_id)
 
+    def _is_over(self, busy: Busy) -> bool:
+        # Under an id that has been published before, the result may be that of an earlier run.
+        if self.is_over is None or (busy.reason is Reason.QUEUED and is_marked(busy.run_id)):
+            return False
+        return self.is_over(message_id_of(busy.run_id))
+
     @property
     def _running_too(self) -> bool:
         return self.policy.at_most_one == "waiting_or_running" and not self.publisher
@@ -141,7 +148,7 @@ class Place:
                 kind=kind,
                 task=self.task,
                 key=short_key(self.key),
-                run_id=run_id,
+                run_id=message_id_of(run_id),
                 reason=reason,
                 holder=holder,
                 age=age,

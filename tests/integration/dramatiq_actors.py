@@ -90,6 +90,7 @@ class Actors:
         self.both = dramatiq.actor(actor_name="both", singleton=both, **sent)(work)
         alone = Singleton(by=(), at_most_one="waiting_or_running", ttl=3)
         self.chained = dramatiq.actor(actor_name="chained", singleton=alone, **sent)(self._chained)
+        self.again = dramatiq.actor(actor_name="again", singleton=False, **options, **quick)(self._again)
         self.after = dramatiq.actor(actor_name="after", **options)(after)
         self.urgent = dramatiq.actor(actor_name="urgent", singleton=False, priority=-1, **options)(work)
 
@@ -97,6 +98,16 @@ class Actors:
         witness("chained", seconds=0.1)
         if count:
             self.chained.send(count - 1)
+
+    def _again(self, key: str, rounds: int) -> None:
+        """Fail once, then send the own message again, with nothing changed but what is left to do."""
+        witness(key)
+        message = CurrentMessage.get_current_message()
+        if not message.options.get("retries"):
+            raise RuntimeError("as told")
+        if rounds > 1:
+            del message.options["retries"]
+            self.broker.enqueue(message.copy(args=(key, rounds - 1)))
 
 
 def nightly(seconds: float = 0.0, key: str = "nightly", gate: str = "") -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import dramatiq
 import pytest
+from dramatiq.brokers.redis import RedisBroker
 from dramatiq.brokers.stub import StubBroker
 
 from singleflight import Singleton, StoreUnavailable
@@ -174,3 +175,59 @@ def test_without_the_actor_class_the_option_is_refused() -> None:
         dramatiq.actor(broker=broker, actor_name="a", singleton=Singleton(at_most_one="waiting_or_running"))(
             lambda: None
         )
+
+
+def test_a_message_that_is_sent_again_runs_again(cluster: Cluster) -> None:
+    """The same message object, or another one with its id, is a new call each time it is enqueued."""
+    broker, work = cluster.actors.broker, cluster.actors.work
+    message = work.message_with_options(args=("resent",), singleton=Singleton(by="key"))
+    fixed = message.copy(args=("fixed",), message_id="fixed-id")
+    for count in range(1, 4):
+        broker.enqueue(message)
+        fixed = broker.enqueue(fixed if count == 1 else fixed.copy(), delay=10 if count == 2 else None)
+        until(lambda count=count: _runs(cluster, "resent", "fixed") == [count, count], what=f"{count} runs")
+        until(cluster.idle, what="the end of the messages")
+
+    assert not cluster.told([message, fixed]).get("dropped")
+
+
+def test_a_pipeline_that_is_run_again_runs_again_to_its_end(cluster: Cluster) -> None:
+    """All of its messages have the same ids each time."""
+    work, word = cluster.actors.work, Singleton(by="key")
+    first = work.message_with_options(args=("pipe-1",), singleton=word, pipe_ignore=True)
+    second = work.message_with_options(args=("pipe-2",), singleton=word, pipe_ignore=True)
+    last = cluster.actors.after.message(key="pipe-end")
+    pipe = dramatiq.pipeline([first, second, last], broker=cluster.actors.broker)
+    for count in range(1, 4):
+        pipe.run()
+        until(lambda count=count: _runs(cluster, "pipe-end") == [count], what=f"end {count}")
+        until(cluster.idle, what="the end of the messages")
+
+    assert _runs(cluster, "pipe-1", "pipe-2") == [3, 3]
+
+
+def test_a_body_that_sends_its_own_message_again_goes_on(cluster: Cluster) -> None:
+    """It is a new call, though nothing in the message has changed; its retries are none."""
+    message = cluster.actors.again.message_with_options(args=("rounds", 3), singleton=Singleton(by=()))
+    cluster.actors.broker.enqueue(message)
+
+    until(lambda: _runs(cluster, "rounds") == [6], what="three rounds, each of which fails once")
+    until(cluster.idle, what="the end of the messages")
+    assert _runs(cluster, "rounds") == [6]
+
+
+def test_a_message_without_our_mark_is_known_by_its_id(cluster: Cluster) -> None:
+    """A producer without the middleware that sends one message twice sends a copy, delayed or not."""
+    message = cluster.actors.nightly.message(key="foreign")
+    plain = RedisBroker(url=cluster.server.url, middleware=[])
+    for delay in (None, 10, None):
+        plain.enqueue(message, delay=delay)
+        until(lambda: _runs(cluster, "foreign") == [1], what="the run")
+        until(cluster.idle, what="the end of the message")
+
+    plain.close()
+    assert _runs(cluster, "foreign") == [1]
+
+
+def _runs(cluster: Cluster, *keys: str) -> list[int]:
+    return [len(of_key(cluster.log.runs(), key)) for key in keys]

@@ -85,7 +85,8 @@ def fates(rig: Rig, watch: Watch) -> dict[str, AsyncResult]:
         until(lambda fate=fate: rig.said(f"{sent[fate].id} {fate}"), 20, f"what is {fate}")
     gate.touch()
     rig.states(list(sent.values()))
-    sent["dropped"] = rig.send("probe", "fates", {"task_id": first.id})
+    rig.copy(rig.app.tasks["probe"].si("fates"), first.id)
+    sent["dropped"] = first
     until(lambda: rig.said(f"{first.id} dropped"), what="the drop of a copy")
     return sent
 

@@ -123,7 +123,7 @@ def test_celerys_list_of_successful_tasks_is_of_one_mind_with_ours(rig: Rig) -> 
     """Redelivered before it succeeded, a run runs again; a later copy does not; a deferral is no copy."""
     back = rig.send("late", "requeued", then="first-requeue")
     assert back.get(timeout=30) == back.id
-    rig.send("late", "requeued", {"task_id": back.id})
+    rig.copy(rig.app.tasks["late"].si("requeued"), back.id)
     until(lambda: rig.said(f"{back.id} dropped"), what="the drop of the copy")
     gate = rig.folder / "successful"
     first = rig.send("late", "successful", gate=str(gate))

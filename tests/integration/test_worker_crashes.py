@@ -103,12 +103,12 @@ def test_a_copy_of_a_finished_run_never_starts_and_leaves_its_flow_alone(rig: Ri
     member = starts_of(rig, "copy-member-1")[0].run
 
     copies = [
-        task.si("copy").set(task_id=chain.parent.id, link=plain.si("copy-next")),
-        task.si("copy-member-1").set(task_id=member, group_id=chord.parent.id, chord=plain.si("copy-body")),
+        (chain.parent.id, task.si("copy").set(link=plain.si("copy-next"))),
+        (member, task.si("copy-member-1").set(group_id=chord.parent.id, chord=plain.si("copy-body"))),
     ]
-    for copy in copies:
-        copy.apply_async()
-        until(lambda copy=copy: rig.said(f"{copy.options['task_id']} dropped"), what="the drop of a copy")
+    for run, copy in copies:
+        rig.copy(copy, run)
+        until(lambda run=run: rig.said(f"{run} dropped"), what="the drop of a copy")
 
     for key in ("copy", "copy-next", "copy-member-1", "copy-body"):
         assert len(rig.runs(key)) == 1, key

@@ -78,7 +78,7 @@ def test_a_replaced_run_goes_on_under_the_same_id(rig: Rig) -> None:
     result = rig.send("late", "replace", LONG, then="replace")
     assert result.get(timeout=30) == result.id
     until(lambda: rig.final(result.id), what="the final release")
-    rig.send("late", "replace", {**LONG, "task_id": result.id}, then="replace")
+    rig.copy(rig.app.tasks["late"].s("replace", then="replace").set(**LONG), result.id)
 
     until(lambda: rig.said(f"{result.id} dropped"), what="the drop of the copy")
     assert [run.run for run in rig.runs("replace")] == [result.id, result.id]

@@ -250,7 +250,7 @@ def test_scenario_79_what_finished_during_a_warm_shutdown_does_not_run_again(rig
     assert worker.child.wait(20) == 0
     worker.restart()
     # Celery may or may not have acknowledged it in time; this is the copy that it left behind if not.
-    rig.send("late", "restarted", {**queue, "task_id": result.id})
+    rig.copy(rig.app.tasks["late"].si("restarted").set(**queue), result.id)
 
     until(lambda: f"{result.id} dropped" in worker.logs(), what="the drop of the copy")
     assert len(rig.runs("restarted")) == 1

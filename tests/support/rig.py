@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
+from singleflight.celery.delivery import HEADER
+from singleflight.celery.marks import unmarked
+from singleflight.identity import message_id_of
 from singleflight.stores import open_store
 from singleflight.stores.base import INFINITE, Record
 from singleflight.stores.base import Run as Remembered
+from singleflight.tasks.message import Carried
 from tests.integration import worker_app
 from tests.support.bodylog import VARIABLE, BodyLog, Run, of_key
 from tests.support.nodes import WorkerContainer
@@ -24,6 +28,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from celery.canvas import Signature
     from celery.result import AsyncResult
 
 APP = "tests.integration.worker_app"
@@ -120,6 +125,14 @@ class Rig:
         result: AsyncResult = self.app.tasks[name].apply_async((key,), how, **(options or {}))
         return result
 
+    def copy(self, signature: Signature, run: str) -> None:
+        """Publish a message of a run once more, as a broker does that delivers it again."""
+        known = {r.run_id for record in self.records().values() for r in record.runs}
+        marks = [id_[len(run) + 1 :] for id_ in known if id_ != run and message_id_of(id_) == run]
+        header = Carried(mark=marks[0] if marks else None).write()
+        with unmarked():
+            signature.clone().set(task_id=run, headers={HEADER: header}).apply_async()
+
     def runs(self, key: str) -> list[Run]:
         """Return all executions of a key so far."""
         return of_key(self.log.runs(), key)
@@ -149,11 +162,12 @@ class Rig:
     def record_of(self, run: str) -> Record:
         """Return the record that remembers a run; an empty one if none does."""
         records = self.records().values()
-        return next((r for r in records if r.run_id == run or remembered(r, run)), Record())
+        return next((r for r in records if message_id_of(r.run_id) == run or remembered(r, run)), Record())
 
     def final(self, run: str) -> bool:
         """Whether the store has it on record that a run has ended for good."""
-        return remembered(self.record_of(run), run) == Remembered(run, INFINITE, ended=True)
+        found = remembered(self.record_of(run), run)
+        return found is not None and (found.attempt, found.ended) == (INFINITE, True)
 
     def said(self, text: str) -> bool:
         """Whether any worker has logged a text."""
@@ -162,11 +176,11 @@ class Rig:
     def held(self, run: str) -> bool:
         """Whether a run's lease is alive, by the store's word."""
         record = self.record_of(run)
-        return record.run_id == run and record.held and record.expires_ms > time.time() * 1000
+        return message_id_of(record.run_id) == run and record.held and record.expires_ms > time.time() * 1000
 
     def evict(self, run: str) -> None:
         """Take a run's lease away from it, as an operator may."""
-        key = next(key for key, record in self.records().items() if record.run_id == run)
+        key = next(key for key, record in self.records().items() if message_id_of(record.run_id) == run)
         with closing(open_store(self.store.url)) as store:
             assert store.evict(key)
 
@@ -193,4 +207,4 @@ class Rig:
 
 def remembered(record: Record, run: str) -> Remembered | None:
     """Return what a record remembers of a run."""
-    return next((one for one in record.runs if one.run_id == run), None)
+    return next((one for one in record.runs if message_id_of(one.run_id) == run), None)

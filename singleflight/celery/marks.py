@@ -1,0 +1,64 @@
+"""Marks on messages whose id was given: a new publish of an id is no copy of the one before.
+
+Callers reuse ids, and so do signatures that are frozen once and applied twice. Celery gives all other
+messages an id of their own. Beat's ids stay as they are: two replicas that publish one tick publish copies.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from singleflight.celery.delivery import HEADER, attempt_of, header_of
+from singleflight.identity import Publisher, new_mark, run_of
+from singleflight.tasks.message import Carried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+
+_same: ContextVar[bool] = ContextVar("singleflight_same", default=False)
+
+_publishers: WeakKeyDictionary[Any, Publisher] = WeakKeyDictionary()
+"""By the request of the run that publishes; not on the request, where a message could write."""
+
+
+@contextmanager
+def unmarked() -> Iterator[None]:
+    """Publish messages as they are: they are no new calls."""
+    token = _same.set(True)
+    try:
+        yield
+    finally:
+        _same.reset(token)
+
+
+def mark(app: Celery, options: dict[str, Any]) -> None:
+    """Mark a message that is about to be published, unless nobody else can have its id or it is a retry."""
+    task_id = options.get("task_id")
+    if task_id is None or options.get("retries") or _same.get():
+        return
+    headers = options.get("headers") or {}
+    if getattr(headers.get(HEADER), "sent", None) is not None:
+        return  # the id is ours, made by `publish`
+    carried = replace(Carried.read(headers.get(HEADER)), mark=_mark(app, task_id, options))
+    options["headers"] = {**headers, HEADER: carried.write()}
+
+
+def _mark(app: Celery, task_id: str, options: dict[str, Any]) -> str | None:
+    publishing = app.current_worker_task
+    if publishing is None:
+        return new_mark()
+    request = publishing.request
+    own = Carried.read(header_of(request.__dict__)).mark
+    if options.get("replaced_task_nesting") and task_id == request.id:
+        return own  # `Task.replace`: what replaces a run goes on as that run
+    publisher = _publishers.get(request)
+    if publisher is None:
+        publisher = Publisher(run_of(str(request.id), own), attempt_of(request.__dict__))
+        _publishers[request] = publisher
+    return publisher.next_mark(task_id)
