@@ -77,7 +77,8 @@ class SingletonActor(Actor[P, R]):
         if place.publisher:
             carried = replace(carried, kin=True)
             write(message.options, carried)
-        sent = self.broker.enqueue(message, delay=delay)
+        with marks.unmarked():
+            sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
         place.take(run_of(message.message_id, carried.mark), (delay or 0) / 1000)
         marks.unmark(sent)

@@ -6,6 +6,7 @@ messages too, on their way: retries, deferrals, and those whose delay is over. T
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import current_thread
@@ -20,6 +21,8 @@ from singleflight.identity import Publisher, new_mark, run_of
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dramatiq import Message
     from dramatiq.broker import MessageProxy
 
@@ -38,6 +41,19 @@ class _Processed:
 _processed: ContextVar[_Processed | None] = ContextVar("singleflight_processed", default=None)
 _marked: ContextVar[tuple[AnyMessage, str | None] | None] = ContextVar("singleflight_marked", default=None)
 """The message that was marked last, and the mark that it had before."""
+
+
+_same: ContextVar[bool] = ContextVar("singleflight_same", default=False)
+
+
+@contextmanager
+def unmarked() -> Iterator[None]:
+    """Enqueue messages as they are."""
+    token = _same.set(True)
+    try:
+        yield
+    finally:
+        _same.reset(token)
 
 
 def begin(message: MessageProxy) -> None:
@@ -80,11 +96,13 @@ def _write(message: Message[Any], mark: str | None) -> None:
 
 
 def _is_on_its_way(message: Message[Any], processed: _Processed | None) -> bool:
-    if message.options.get(OCCURRENCE) is not None or retries(message):
+    if message.options.get(OCCURRENCE) is not None or _same.get():
         return True
-    if processed is not None and processed.message_id == message.message_id:
-        granted = gate.working()
-        return granted is None or not granted.entered  # else its body publishes it anew
-    # The only sign of a message whose delay is over; a producer without us has put no mark on it.
-    waited = isinstance(current_thread(), worker._ConsumerThread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return waited or Carried.read(message.options.get(OPTION)).mark is not None
+    if processed is None:
+        # The only sign of a message whose delay is over.
+        return isinstance(current_thread(), worker._ConsumerThread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if processed.message_id != message.message_id:
+        return False
+    granted = gate.working()
+    by_body = granted is not None and granted.entered and retries(message) <= processed.attempt
+    return not by_body

@@ -193,7 +193,8 @@ class Store(Protocol):
     def release(self, release: Release) -> bool:
         """Record the outcome, whoever holds the lease; end the lease if it is this token's.
 
-        A final outcome ends the run for good, RETRYING ends this attempt, REQUEUED nothing. With
+        A final outcome ends the run for good, and clears its slot: nobody waits for a run that never comes.
+        RETRYING ends this attempt, REQUEUED nothing. With
         ``again_ms`` the own or a free slot is this run's. Returns True if the token was the record's; if
         not, another's lease is left exactly as it is.
 

@@ -86,6 +86,8 @@ def release(record: Record | None, asked: Release, now_ms: int) -> tuple[Record,
     overtaken = before is not None and (before.attempt, before.ended) > (asked.attempt, True)
     if asked.outcome.final:
         found = _mark(found, Run(asked.run_id, INFINITE, True))
+        if found.slot == asked.run_id:
+            found = _with_slot(found, "", 0)
     elif asked.outcome is Outcome.RETRYING:
         found = _mark(found, Run(asked.run_id, asked.attempt, True))
     if asked.again_ms and not overtaken and (found.slot == asked.run_id or not _slot_taken(found, now_ms)):

@@ -189,6 +189,16 @@ class SlotRules(Rules):
         assert store.unqueue(key, "a") is False
         assert store.queue(key, "b", ttl_ms=LONG, running_too=True) is None
 
+    def test_a_run_that_ends_waits_no_longer(self, store: Store, key: str) -> None:
+        """A run that is ended before it came gives up its slot, whoever holds the lease."""
+        granted(store, key, "a")
+        refused(store, key, "b", wait_ms=LONG, first=True)
+        release(store, key, "b", Outcome.CANCELLED)
+
+        assert look(store, key).record.slot == ""
+        assert refused(store, key, "c", wait_ms=LONG).waiting == "c"
+        assert store.queue(key, "b", ttl_ms=LONG, running_too=False) is not None
+
     def test_a_release_said_twice_takes_no_place_for_a_run_that_works(self, store: Store, key: str) -> None:
         """A release with `again` whose reply was lost comes once more when its retry runs already."""
         granted(store, key, "a")

@@ -231,3 +231,15 @@ def test_a_message_without_our_mark_is_known_by_its_id(cluster: Cluster) -> None
 
 def _runs(cluster: Cluster, *keys: str) -> list[int]:
     return [len(of_key(cluster.log.runs(), key)) for key in keys]
+
+
+def test_a_dead_letter_that_is_enqueued_again_runs_again(cluster: Cluster) -> None:
+    """Whoever enqueues it by hand wants it to run, with whatever its options say of its retries."""
+    message = cluster.actors.work.message_with_options(
+        args=("dead", 0, "", 9), max_retries=0, singleton=Singleton(by="key")
+    )
+    sent = cluster.actors.broker.enqueue(message)
+    until(lambda: cluster.dead() and cluster.idle(), what="its end")
+    cluster.actors.broker.enqueue(sent.copy(options={"retries": 1, "max_retries": 0}))
+
+    until(lambda: _runs(cluster, "dead") == [2], what="the second run")

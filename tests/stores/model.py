@@ -153,6 +153,8 @@ class Model:
             self.run = run
         if outcome in FINAL:
             self._remember_run(run, FOR_GOOD, ended=True)
+            if self.slot == run:
+                self._put_in_slot("", 0, reserved=False)
         if outcome == "retrying":
             self._remember_run(run, attempt, ended=True)
         if again and not overtaken and (self.slot in ("", run) or self.slot_until <= now):

@@ -21,6 +21,7 @@ local own = not missing and r_token == ARGV[4]
 if missing then r_run = run end
 if outcome == 'finished' or outcome == 'failed' or outcome == 'cancelled' then
   mark(run, INFINITE, '1')
+  if r_slot == run then fill_slot('', 0, 0) end
 elseif outcome == 'retrying' then
   mark(run, attempt, '1')
 end
