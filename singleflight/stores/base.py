@@ -217,9 +217,10 @@ class Store(Protocol):
         ...
 
     def evict(self, key: str) -> bool:
-        """End the lease by force and leave a tombstone, so that its holder learns that it lost it.
+        """Free the key by force, whatever blocks it: the lease, the window, the waiting slot.
 
-        Fence and remembered runs stay; the window is given up. True if there was a record.
+        A tombstone is left, so that a holder learns that it lost its lease. Fence and remembered runs stay;
+        a run that waited is judged when it arrives, as one without the slot. True if there was a record.
         """
         ...
 

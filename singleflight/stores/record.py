@@ -127,10 +127,10 @@ def unqueue(record: Record | None, run_id: str, now_ms: int) -> tuple[Record | N
 
 
 def evict(record: Record | None, now_ms: int) -> tuple[Record | None, bool]:
-    """End the lease by force, leaving a tombstone; True if there was a record."""
+    """End lease, window and waiting by force, leaving a tombstone; True if there was a record."""
     if record is None:
         return None, False
-    found = repaired(record, now_ms)
+    found = _with_slot(repaired(record, now_ms), "", 0)
     found = replace(found, held=False, fresh=False, token="", outcome=Outcome.CANCELLED)
     return replace(found, started_ms=0, opens_ms=0), True
 

@@ -24,6 +24,28 @@ class SlotRules(Rules):
         assert refused(store, key, "c", wait_ms=LONG).waiting == "b"
         assert refused(store, key, "d").waiting == "b"
 
+    def test_an_eviction_frees_the_slot(self, store: Store, key: str) -> None:
+        """A run whose message was purged never comes: published, purged, evicted, another one may wait."""
+        store.queue(key, "purged", ttl_ms=LONG, running_too=True)
+        refused_before = store.queue(key, "next", ttl_ms=LONG, running_too=True)
+        evicted = store.evict(key)
+
+        assert refused_before is not None
+        assert (refused_before.reason, evicted) == (Reason.QUEUED, True)
+        assert store.queue(key, "next", ttl_ms=LONG, running_too=True) is None
+
+    def test_an_eviction_frees_a_reserved_slot(self, store: Store, key: str) -> None:
+        """A purged run that had reserved the key keeps no fresh one out; if it comes after all, it waits."""
+        granted(store, key, "a")
+        refused(store, key, "purged", wait_ms=LONG, first=True)
+        release(store, key, "a")
+        reserved = refused(store, key, "fresh")
+        store.evict(key)
+        granted(store, key, "fresh")
+
+        assert reserved.reason is Reason.RESERVED
+        assert refused(store, key, "purged", wait_ms=LONG).waiting == "purged"
+
     def test_a_run_that_meets_a_window_may_wait_too(self, store: Store, key: str) -> None:
         """A run that meets only the window takes a free slot as well."""
         ran(store, key, "a", window_ms=LONG)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from singleflight import Lease, try_lease
+from singleflight import Lease, lease, try_lease
 from singleflight.events import short_key
-from singleflight.keys import KeyRule
+from singleflight.keys import KeyRule, lease_key
+from singleflight.stores.redis import RedisStore
 from tests.support.servers import ValkeyServer
 from tests.support.shell import CTRL_C, PROMPT, Shell
 from tests.support.wrapper import PATIENCE, SINGLEFLIGHT, Program
@@ -151,6 +152,23 @@ def test_evict_tells_what_happens_and_is_logged(
     assert isinstance(after, Lease)
     assert not kept
     after.release()
+
+
+def test_evict_frees_whatever_blocks_a_key(program: Program, server: ValkeyServer, prefix: str) -> None:
+    """Window and waiting slot too, also where nobody holds it; what was freed is named."""
+    store, key = RedisStore(server.url), lease_key(prefix, "blocked")
+    with lease(server.url, "blocked", prefix=prefix, window=600):
+        pass
+    store.queue(key, "purged", ttl_ms=3_600_000, running_too=True)
+    done = program.run("evict", "--yes", "blocked")
+
+    assert done.returncode == 0
+    assert "its window was closed for 10 min more, run purged waited" in done.stderr
+    assert store.queue(key, "next", ttl_ms=1000, running_too=True) is None
+    assert isinstance(try_lease(server.url, "blocked", prefix=prefix, run_id="next"), Lease)
+    again = program.run("evict", "--yes", "blocked")
+    assert "run next had it" in again.stderr
+    assert "nothing blocked it" in program.run("evict", "--yes", "blocked").stderr
 
 
 def test_evict_asks_at_a_terminal(program: Program, held: Lease) -> None:

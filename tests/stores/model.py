@@ -196,6 +196,7 @@ class Model:
         """Return whether there was a record."""
         if self.there:
             self.held, self.token, self.outcome, self.started, self.opens = False, "", "cancelled", 0, 0
+            self._put_in_slot("", 0, reserved=False)
             self._written(now)
         return self.there
 

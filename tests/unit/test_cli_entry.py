@@ -58,6 +58,21 @@ def test_a_running_key_says_who_and_for_how_long(store: MemoryStore, clock: Fake
     assert found.facts()["time_left"] == 18.0
 
 
+def test_a_key_that_only_somebody_waits_for_says_for_how_long(store: MemoryStore) -> None:
+    """A published run whose message is gone blocks fresh calls: it is listed, and what an eviction frees."""
+    store.queue(KEY, "purged", ttl_ms=7_200_000, running_too=True)
+    found = entry(store)
+
+    assert not found.quiet
+    assert found.lines() == [
+        "waiting  shop.nightly:00112233",
+        "         free, started never; one waits, for 2 h at most",
+    ]
+    assert "waiting      purged, for 2 h at most" in found.paragraph()
+    assert found.facts()["waiting_left"] == 7200.0
+    assert found.blockers() == ["run purged waited"]
+
+
 def test_a_dead_holder_is_told_apart_from_a_live_one(store: MemoryStore, clock: FakeClock) -> None:
     """A lease that was never given back and has run out is lapsed: the next claim takes over."""
     claim(store, "one")

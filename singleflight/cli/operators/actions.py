@@ -60,7 +60,7 @@ def show(access: Access, key: str, *, as_json: bool) -> None:
 
 
 def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
-    """End a lease by force, after having asked.
+    """Free a key by force, after having asked: end the lease, the window and the waiting.
 
     Raises:
         Failure: if there is no such record, or nobody can be asked.
@@ -73,13 +73,16 @@ def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
         news = brief(renewal_interval(record.ttl_ms / 1000))
         click.echo(f"The holder runs, and learns within {news} that it lost its lease.")
         click.echo("Another run can start at once, beside it.")
+    if entry.waiting and not as_json:
+        click.echo("The run that waits is judged like any other if its message arrives.")
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise Failure("nobody is there to be asked; say --yes")
         click.confirm("Evict it?", abort=True)
     evicted = access.store.evict(key)
     speak_of_leases(logging.WARNING)
-    logger.warning("%s evicted by %s: run %s had it", entry.name, who_asks(), record.run_id or "(none)")
+    freed = ", ".join(entry.blockers()) or "nothing blocked it"
+    logger.warning("%s evicted by %s: %s", entry.name, who_asks(), freed)
     if as_json:
         click.echo(json.dumps({**entry.facts(), "evicted": evicted}))
 

@@ -42,6 +42,16 @@ class Entry:
         """The run in the waiting slot; empty if there is none."""
         return self.look.record.slot if self.look.record.slot_expires_ms > self.look.now_ms else ""
 
+    def blockers(self) -> list[str]:
+        """Return what keeps fresh runs from the key, and ends with an eviction."""
+        record = self.look.record
+        window = self._left(record.opens_ms)
+        return [
+            *([f"run {record.run_id} had it"] if record.held else []),
+            *([f"its window was closed for {brief(window)} more"] if window else []),
+            *([f"run {self.waiting} waited"] if self.waiting else []),
+        ]
+
     @property
     def quiet(self) -> bool:
         """Whether nothing is going on."""
@@ -69,6 +79,7 @@ class Entry:
             "time_left": self._left(record.expires_ms) if record.held else None,
             "window_left": self._left(record.opens_ms),
             "waiting": self.waiting or None,
+            "waiting_left": self._left(record.slot_expires_ms) if self.waiting else None,
             "outcome": record.outcome or None,
             "refused": record.refused if self.counted else None,
             "refused_reason": record.refused_reason or None,
@@ -104,7 +115,7 @@ class Entry:
                 "window",
                 f"{brief(self._left(record.opens_ms))} left" if self._left(record.opens_ms) else "open",
             ),
-            ("waiting", self.waiting or "nobody"),
+            ("waiting", self._waiting()),
             ("outcome", record.outcome or ("still running" if record.held else "none")),
             (
                 "refused",
@@ -135,8 +146,13 @@ class Entry:
         if window := self._left(record.opens_ms):
             parts.append(f"next start in {brief(window)}")
         if self.waiting:
-            parts.append("one waits")
+            left = "" if record.held else f", for {brief(self._left(record.slot_expires_ms))} at most"
+            parts.append(f"one waits{left}")
         return parts
+
+    def _waiting(self) -> str:
+        left = brief(self._left(self.look.record.slot_expires_ms))
+        return f"{self.waiting}, for {left} at most" if self.waiting else "nobody"
 
     def _refusals(self, word: str = " refused") -> str:
         record = self.look.record

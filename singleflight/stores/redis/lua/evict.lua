@@ -1,4 +1,5 @@
--- evict: end the lease by force and leave a tombstone, so that its holder learns that it lost it.
+-- evict: free the key by force, lease, window and waiting slot, and leave a tombstone, so that a holder learns
+-- that it lost its lease.
 --
 -- KEYS[1]  the lease's key
 -- ARGV[1]  remember, clock
@@ -6,10 +7,19 @@
 
 --> read
 --> beside
+--> line
 --> tell
 
 if missing then return 0 end
 r_held, r_token, r_outcome, r_started_ms, r_opens_ms = 0, '', 'cancelled', 0, 0
---> write
+-- A listener whose turn it was is told, and comes at once; else the first in line is next.
 tell()
+local told = r_first == 2 and slot_taken()
+fill_slot('', 0, 0)
+local following = not told and first_in_line(TOLD)
+--> write
+if following then
+  leave_line(following)
+  tell()
+end
 return 1
