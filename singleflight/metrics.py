@@ -15,12 +15,15 @@ Labels never carry arguments. ``reason`` is a `Reason` or an `Outcome`, else emp
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from singleflight.errors import ConfigurationError
 from singleflight.events import Kind
 from singleflight.lease import Outcome, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.metrics import Meter
     from prometheus_client import CollectorRegistry
 
@@ -44,35 +47,45 @@ class _Meters(Protocol):
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Listener:
-    """Return a listener that counts with ``prometheus_client``; call it once per registry.
+    """Return a listener that counts with ``prometheus_client``; called again, it counts in the same metrics.
 
     In a prefork pool set ``PROMETHEUS_MULTIPROC_DIR`` for the worker and serve a registry with a
     `MultiProcessCollector`, as ``prometheus_client`` says: all processes are then counted as one.
 
     Args:
-        registry: where the metrics are registered; built in, the client's own.
+        registry: where the metrics are registered; built in, the client's own. A pool process that is not
+            forked has no other.
     """
-    return _listener(_Prometheus(registry))
+    return _Counting(_prometheus_meters(registry), prometheus if registry is None else None)
 
 
 def opentelemetry(meter: Meter | None = None) -> Listener:
     """Return a listener that counts with OpenTelemetry.
 
     Args:
-        meter: what makes the instruments; built in, the global provider's meter ``singleflight``.
+        meter: what makes the instruments; built in, the global provider's meter ``singleflight``. A pool
+            process that is not forked has no other.
     """
-    return _listener(_OpenTelemetry(meter))
+    return _Counting(_OpenTelemetry(meter), opentelemetry if meter is None else None)
 
 
-def _listener(meters: _Meters) -> Listener:
-    def listen(event: Event) -> None:
-        meters.count(str(event.kind), event.task, _label(event.reason))
+class _Counting:
+    """A listener that counts; pickled for another process, it counts in that one's own registry or meter."""
+
+    def __init__(self, meters: _Meters, anew: Callable[[], Listener] | None) -> None:
+        self._meters, self._anew = meters, anew
+
+    def __call__(self, event: Event) -> None:
+        self._meters.count(str(event.kind), event.task, _label(event.reason))
         if event.kind is Kind.RELEASED and event.age is not None:
-            meters.observe(HOLD, event.task, event.age)
+            self._meters.observe(HOLD, event.task, event.age)
         if event.kind is Kind.DEFERRED and event.delay is not None:
-            meters.observe(DEFERRAL, event.task, event.delay)
+            self._meters.observe(DEFERRAL, event.task, event.delay)
 
-    return listen
+    def __reduce__(self) -> tuple[Callable[[], Listener], tuple[()]]:
+        if self._anew is None:
+            raise TypeError("it counts in a registry or a meter that only this process has")
+        return self._anew, ()
 
 
 def _label(reason: str) -> str:
@@ -85,13 +98,25 @@ def _not_installed(extra: str) -> ConfigurationError:
     return ConfigurationError(f'{extra} is not installed; type: pip install "singleflight-tasks[{extra}]"')
 
 
+_known: WeakKeyDictionary[CollectorRegistry, _Meters] = WeakKeyDictionary()
+"""By registry: it takes each name once, but a module may be imported where its listener has been sent to."""
+
+
+def _prometheus_meters(registry: CollectorRegistry | None) -> _Meters:
+    try:
+        import prometheus_client  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise _not_installed("prometheus") from error
+    where = prometheus_client.REGISTRY if registry is None else registry
+    if where not in _known:
+        _known[where] = _Prometheus(where)
+    return _known[where]
+
+
 class _Prometheus:
-    def __init__(self, registry: CollectorRegistry | None) -> None:
-        try:
-            import prometheus_client  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise _not_installed("prometheus") from error
-        where = prometheus_client.REGISTRY if registry is None else registry
+    def __init__(self, where: CollectorRegistry) -> None:
+        import prometheus_client  # noqa: PLC0415 - an extra
+
         self._events = prometheus_client.Counter(
             EVENTS, HELP[EVENTS], ("event", "task", "reason"), registry=where
         )

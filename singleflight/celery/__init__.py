@@ -9,6 +9,7 @@ from celery.signals import task_postrun, worker_init
 from singleflight.celery import checks, gate
 from singleflight.celery.errors import Skipped
 from singleflight.celery.peeking import apeek, peek
+from singleflight.celery.pickling import carry_along
 from singleflight.celery.runtime import Runtime
 from singleflight.celery.sending import watch_sending
 from singleflight.celery.upgrade import upgrade_all, watch_registry
@@ -69,6 +70,7 @@ def install(
     first = not hasattr(app, "singleflight")
     app.singleflight = Runtime(app, store, given)
     if first:
+        carry_along(app, install)
         watch_registry(app)
         watch_sending(app)
         app.on_after_finalize.connect(_look_again, weak=False)

@@ -57,6 +57,11 @@ class Runtime:
         value = self.app.conf.get(f"singleflight_{name}")
         return built_in if value is None else value
 
+    @property
+    def given(self) -> tuple[Store | str | None, dict[str, Any]]:
+        """What `install` was given: the store, and the keywords that were used."""
+        return self._store, {name: value for name, value in self._given.items() if value is not None}
+
     def changed(self, store: Store, **given: Any) -> Runtime:
         """Return the same with another store, and other keywords of `install`."""
         return Runtime(self.app, store, {**self._given, **given})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from singleflight.stores.base import REMEMBER
 from singleflight.stores.deciding import DecidingStore
@@ -37,6 +37,14 @@ class MemoryStore(DecidingStore):
         self._lock = threading.Lock()
         self._records: dict[str, tuple[Record, int]] = {}
         self._tidy_at = 64
+
+    def __reduce__(self) -> Any:
+        """Refuse to be sent to another process, which would get a store of its own.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a memory store serves one process")
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 0, remember: float = REMEMBER) -> MemoryStore:

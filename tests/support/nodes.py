@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from pytest_celery import CeleryTestContainer, CeleryTestWorker, CeleryWorkerContainer
 
+from tests.support import starting
 from tests.support.child import Child
 from tests.support.commands import APP, celery_command, import_path
 
@@ -151,16 +152,28 @@ class WorkerContainer(ProcessContainer, CeleryWorkerContainer):
         pool: str = "prefork",
         concurrency: int = 2,
         args: Sequence[str] = (),
+        start_method: str = "",
     ) -> None:
         # Gossip and mingle only cost seconds at every start; a test that wants them runs its own command.
         options = ["-l", "INFO", "-n", f"{name}@%h", "-P", pool, "-c", concurrency]
         argv = [*celery_command(app), "worker", *options, "--without-gossip", "--without-mingle", *args]
+        if start_method := start_method or starting.CHOSEN:
+            include(argv, "tests.support.started")
+            env = {**env, **starting.environment(start_method)}
         child = Child(argv, log=folder / f"{name}.log", ready=" ready.", env={**import_path(folder), **env})
         super().__init__(child, name)
 
     def worker_name(self) -> str:  # type: ignore[override] - one class per worker name would be silly
         """Return the part of the node name before the @."""
         return self._name
+
+
+def include(argv: list[Any], module: str) -> None:
+    """Add a module to those that a worker imports; of two options ``-I`` the first would be lost."""
+    if "-I" in argv:
+        argv[argv.index("-I") + 1] += f",{module}"
+    else:
+        argv += ["-I", module]
 
 
 class WorkerNode(CeleryTestWorker):

@@ -54,6 +54,10 @@ class ServerClock:
         self._low, self._high, self._at = -math.inf, math.inf, 0.0
         self._warned = False
 
+    def __reduce__(self) -> tuple[type[ServerClock], tuple[()]]:
+        """Learn anew in another process, which has a steady clock of its own."""
+        return ServerClock, ()
+
     def steady(self) -> float:
         """Return the moment on the steady clock, for `learn`."""
         return self._steady()

@@ -69,6 +69,10 @@ class DynamoStore(DecidingStore):
         self._clock = ServerClock()
         self._clients: dict[int, Any] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind: a copy in another process makes its own."""
+        return {**self.__dict__, "_clients": {}}
+
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER) -> DynamoStore:
         """Return the store of ``dynamodb://table?region=...&endpoint=...``; nothing is connected yet."""

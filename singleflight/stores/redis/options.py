@@ -79,7 +79,9 @@ def options_from_pool(pool: Any) -> dict[str, Any]:
 
 def reaching(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of some connection options is about where the server is and who asks."""
-    reach = {name: value for name, value in options.items() if name in REACH or name.startswith("ssl_")}
+    # A bare object is redis-py's word for "not given", which it would not know again in another process.
+    given = {name: value for name, value in options.items() if type(value) is not object}
+    reach = {name: value for name, value in given.items() if name in REACH or name.startswith("ssl_")}
     if options.get("ssl"):
         reach["connection_class"] = connection.SSLConnection
     if provider := reach.get("credential_provider"):

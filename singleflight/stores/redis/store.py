@@ -80,6 +80,10 @@ class RedisStore:
         self._topology = topology_from_url(topology) if isinstance(topology, str) else topology
         self._connections: dict[str, tuple[int, float, Connection | ClusterConnection]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind: a copy in another process makes its own."""
+        return {**self.__dict__, "_connections": {}}
+
     @classmethod
     def from_url(
         cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER, **options: Any

@@ -92,6 +92,10 @@ class SqlStore(DecidingStore):
         self._checked = False
         self._tidied = monotonic()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind: a copy in another process makes its own."""
+        return {**self.__dict__, "_engines": {}}
+
     @classmethod
     def from_url(
         cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER, history: float = HISTORY
