@@ -74,13 +74,16 @@ def remember(run: Run, file: Path) -> list[Run]:
     return runs
 
 
-def rate(runs: list[Run]) -> str:
+def rate(runs: list[Run], file: Path) -> str:
     """Say how often the last runs needed a second try, and name what did so twice."""
     times = Counter(test for run in runs for test in run.flaky)
     needed = sum(1 for run in runs if run.flaky)
     text = (
-        f"of the last {len(runs)} runs {needed} needed one" if len(runs) > 1 else "this is the first run here"
+        f"of the last {len(runs)} runs in {file} {needed} needed one"
+        if len(runs) > 1
+        else "this is the first run"
     )
+    text += f" in {file}"
     twice = [f"{test} ({often} times)" for test, often in times.most_common() if often > 1]
     rule = "; mend these, or rethink their timing (CONTRIBUTING.md, Flaky tests): " if twice else ""
     return text + rule + ", ".join(twice)
@@ -100,7 +103,7 @@ def main(arguments: list[str]) -> None:
         note(Path(names[0]))
     else:
         run = look({name: Path(f".tox/{name}/.pytest_cache") for name in names})
-        print(f"\n{run.sentence()}\n{rate(remember(run, FILE))} ({FILE})")  # noqa: T201 - it is a command
+        print(f"\n{run.sentence()}\n{rate(remember(run, FILE), FILE)}")  # noqa: T201 - it is a command
 
 
 if __name__ == "__main__":

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.flakes import COUNT, FIRST, KEPT, STILL, Run, look, note, rate, remember
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(path: Path, content: object) -> None:
@@ -62,10 +59,10 @@ def test_the_last_runs_are_kept_and_no_more(tmp_path: Path) -> None:
 
 def test_a_test_that_was_flaky_twice_is_named_with_the_rule() -> None:
     """The rate of the last runs is said, and what needs mending."""
-    said = rate([run("test_a"), run(), run("test_a", "test_b")])
+    said = rate([run("test_a"), run(), run("test_a", "test_b")], Path("kept"))
 
     assert said == (
-        "of the last 3 runs 2 needed one; mend these, or rethink their timing "
+        "of the last 3 runs in kept 2 needed one; mend these, or rethink their timing "
         "(CONTRIBUTING.md, Flaky tests): test_a (2 times)"
     )
-    assert rate([run()]) == "this is the first run here"
+    assert rate([run()], Path("kept")) == "this is the first run in kept"
