@@ -78,12 +78,9 @@ def rate(runs: list[Run], file: Path) -> str:
     """Say how often the last runs needed a second try, and name what did so twice."""
     times = Counter(test for run in runs for test in run.flaky)
     needed = sum(1 for run in runs if run.flaky)
-    text = (
-        f"of the last {len(runs)} runs in {file} {needed} needed one"
-        if len(runs) > 1
-        else "this is the first run"
-    )
-    text += f" in {file}"
+    text = f"this is the first run in {file}"
+    if len(runs) > 1:
+        text = f"of the last {len(runs)} runs in {file} {needed} needed one"
     twice = [f"{test} ({often} times)" for test, often in times.most_common() if often > 1]
     rule = "; mend these, or rethink their timing (CONTRIBUTING.md, Flaky tests): " if twice else ""
     return text + rule + ", ".join(twice)
