@@ -206,6 +206,8 @@ def _abandon(late: Lease | Busy, leases: Leases, request: Request) -> None:
 class _Strike:
     """Cancels the task that made it when a lease is lost, and tells that from any other cancellation."""
 
+    at_once = True
+
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()

@@ -6,6 +6,8 @@ declares or publishes tasks does not pay for it.
 
 from __future__ import annotations
 
+import atexit
+import sys
 import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -130,6 +132,14 @@ def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
 
     key = lease_key(prefix, name)
     return status_of(key, waiting.leases_of(store).store.peek(key))
+
+
+@atexit.register
+def _stop() -> None:
+    """Give the keeper a moment to give back what is late; registered here: at a lease it may be too late."""
+    keeper = sys.modules.get("singleflight.leases.keeper")
+    if keeper is not None:
+        keeper.process_keeper().stop()
 
 
 class _Block:

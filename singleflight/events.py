@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from singleflight.errors import LeaseLost
 
 from singleflight.identity import message_id_of
 
@@ -17,7 +22,42 @@ if TYPE_CHECKING:
 
     Listener = Callable[["Event"], None]
 
-logger = logging.getLogger("singleflight")
+
+STRIKES: list[type[BaseException]] = [LeaseLost]
+"""Errors that are raised into a thread from outside, to end what it does; frameworks add their own."""
+
+
+def struck(error: BaseException) -> bool:
+    """Whether an error was raised into this thread from outside: then no guard may swallow it.
+
+    Such an error has no text, because Python makes it from its class alone.
+    """
+    return isinstance(error, tuple(STRIKES)) and not error.args
+
+
+class Logger(logging.LoggerAdapter[logging.Logger]):
+    """The logger ``singleflight``, whose filters and handlers may fail without harm to whoever logs.
+
+    They are the user's code, and run in the middle of ours, a thread that renews leases among them.
+    """
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Write a line to the log; if that fails, to stderr."""
+        if not self.logger.isEnabledFor(level):
+            return
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        try:
+            self.logger.log(level, msg, *args, **kwargs)
+        except Exception as error:
+            if struck(error):
+                raise
+            # As `logging` does with the errors of its handlers; beyond stderr there is nobody left to tell.
+            with suppress(Exception):
+                line = str(msg) % args if args else msg
+                sys.stderr.write(f"{line}\n{''.join(traceback.format_exception(error))}")
+
+
+logger = Logger(logging.getLogger("singleflight"))
 
 _DIGEST = r":\{([0-9a-f]{32})\}\Z"
 """How a key ends that `singleflight.keys` wrote, after its prefix and its readable name.
@@ -186,5 +226,7 @@ class Notify:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # a listener is the user's code, and must not break the user's task
+            except Exception as error:  # a listener is the user's code, and must not break the user's task
+                if struck(error):
+                    raise
                 logger.exception("singleflight listener %r failed", listener)

@@ -12,7 +12,12 @@ import signal
 import threading
 from typing import Any
 
+from billiard.exceptions import SoftTimeLimitExceeded
+
+from singleflight.events import STRIKES
 from singleflight.leases import abort
+
+STRIKES.append(SoftTimeLimitExceeded)  # it may strike in a listener, and must end the task all the same
 
 
 class Abort(abort.Abort):

@@ -16,6 +16,7 @@ from singleflight.celery import marks
 from singleflight.celery.delivery import CONTENT_TYPE, HEADER, properties_of
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
 from singleflight.errors import StoreUnavailable
+from singleflight.events import struck
 from singleflight.policy import UNSET
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def is_known(task: Task, run_id: str) -> bool:
     """
     try:
         return bool(task.backend.persistent and task.backend.get_state(run_id) in states.READY_STATES)
-    except Exception:  # noqa: BLE001 - no backend, or one that does not answer: nobody has seen the result
+    except Exception as error:  # no backend, or one that does not answer: nobody has seen the result
+        if struck(error):
+            raise
         return False
 
 

@@ -12,6 +12,7 @@ from celery import states
 
 from singleflight.celery import endings
 from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.events import struck
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Reason
 from singleflight.policy import UNSET
@@ -80,7 +81,9 @@ def met(task: Task, carried: Carried) -> Other | None:
         return None
     try:
         meta = task.backend.get_task_meta(message_id_of(run_id))
-    except Exception:  # noqa: BLE001 - whatever the driver raises: no answer is no result
+    except Exception as error:  # whatever the driver raises: no answer is no result
+        if struck(error):
+            raise
         return Other(run_id, states.PENDING, None)
     return Other(run_id, meta["status"], meta.get("result"))
 

@@ -129,7 +129,7 @@ class Runtime:
     @cached_property
     def slots(self) -> Slots:
         """The waiting slots, as publishers ask for them."""
-        return Slots(self.leases.store, self.leases.notify)
+        return Slots(self.leases.store, self.leases.notify, self.leases.breaker)
 
     def leave(self, key: str, delivery: Delivery, *, ended: bool = False) -> None:
         """Let a run wait no longer that will not start; if the store is away, its slot lapses by itself.

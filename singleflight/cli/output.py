@@ -53,5 +53,5 @@ class _Speaking(logging.Handler):
 
 def speak_of_leases(level: int) -> None:
     """Say what happens to leases, from a log level on; nothing else writes to stderr."""
-    logger.handlers[:] = [_Speaking(level)]
-    logger.propagate = False
+    logger.logger.handlers[:] = [_Speaking(level)]
+    logger.logger.propagate = False

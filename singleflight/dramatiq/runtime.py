@@ -125,7 +125,8 @@ class Runtime:
         with self._opening:  # two memory stores would be no store
             if self._opened is None:
                 store = _open(broker, self._store, **self._limits)
-                self._opened = Leases(store, self.notify), Slots(store, self.notify)
+                leases = Leases(store, self.notify)
+                self._opened = leases, Slots(store, self.notify, leases.breaker)
             return self._opened
 
     def prefix(self, broker: Broker) -> str:

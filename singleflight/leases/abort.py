@@ -23,6 +23,8 @@ class Abort:
     """
 
     error: ClassVar[type[LeaseLost]] = LeaseLost
+    at_once: ClassVar[bool] = True
+    """It never waits, so the keeper need not have it called in another thread, behind others."""
 
     def __init__(self) -> None:
         """Note the thread; nothing is raised in it before `armed`, nor afterwards."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, Notify, about
-from singleflight.lease import Busy, Holder, Lease, Outcome, Reason, monotonic
+from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
+from singleflight.leases.breaker import Breaker
 from singleflight.leases.keeper import process_keeper
 from singleflight.leases.releasing import release_of
 from singleflight.stores.base import Claim
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from singleflight.lease import Granted
     from singleflight.leases.keeper import Keeper
     from singleflight.stores.base import Store
-
-REST = 5.0
-"""Seconds for which a store that has failed is not asked again by those who must not be slow."""
 
 RETRACT = 60.0
 """Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
@@ -53,7 +51,7 @@ class Leases:
         """Use a store and, besides the log, its listeners."""
         self.store = store
         self.notify = notify or Notify()
-        self._rests_until = 0.0
+        self.breaker = Breaker()
 
     def claim(
         self,
@@ -65,19 +63,20 @@ class Leases:
     ) -> Lease | Busy:
         """Ask the store once: a `Lease` that is being renewed, or why not.
 
-        For `REST` seconds after a failure the store is not asked at all, unless the caller is ``patient``.
+        A store that has failed rests (see `Breaker`), unless the caller is ``patient``.
 
         Raises:
             StoreUnavailable: if the store does not answer, or rests after a failure.
             ConfigurationError: if it never will.
         """
-        if not patient and monotonic() < self._rests_until:
-            raise StoreUnavailable(f"the store failed less than {REST:.0f} s ago and is not asked again yet")
+        if not patient:
+            self.breaker.pass_through()
         keeper, holder = process_keeper(), Holder.here(request.task)
+        keeper.prepare()
         sent = keeper.clock()
         try:
             answer = self.store.claim(_claim(request, holder))
-            self._rests_until = 0.0
+            self.breaker.answered()
             if isinstance(answer, Busy):
                 return answer
             lease = _lease(keeper, answer, request, holder, sent)
@@ -88,10 +87,10 @@ class Leases:
         except ConfigurationError:
             raise
         except StoreUnavailable as error:
+            self.breaker.failed(error)
             self._retract(request)
-            if monotonic() >= self._rests_until:  # an outage is not reported more often
+            if self.breaker.is_news():
                 self.notify(about(request, Kind.STORE_ERROR, str(error)))
-            self._rests_until = monotonic() + REST
             raise
         except BaseException:
             self._retract(request)

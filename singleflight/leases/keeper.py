@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Kind, logger, short_key
+from singleflight.events import Kind
 from singleflight.lease import Outcome, monotonic, renewal_interval
+from singleflight.leases.errands import Errands
+from singleflight.leases.lanes import Lanes
 from singleflight.leases.releasing import Parting, release_of
 from singleflight.leases.renewing import NEVER, Kept
+from singleflight.leases.telling import Telling
 from singleflight.leases.timer import RETRY, Watch
-from singleflight.stores.base import Renewed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from singleflight.events import Notify
     from singleflight.lease import Lease
@@ -28,11 +28,13 @@ HANDS_OFF = 2.0
 
 
 class Keeper:
-    """Renews leases every ttl/3, in one request per store, and tells holders when they have lost one.
+    """Renews leases every ttl/3, in few requests per store, and tells holders when they have lost one.
 
-    Two threads start with the first lease and survive every error. One talks to the stores. The other only
-    looks at the clock, because a request may hang for longer than any timeout (looking up a host's name has
-    none), and a holder must learn in time that its lease cannot be trusted.
+    One thread only looks at the clock: it talks to no store, no holder and no listener, because each of them
+    may hang, and a holder must learn in time that its lease cannot be trusted. What is due, other threads
+    do: for each store one that renews and one that gives back what is late, when there is anything, so that
+    a store that hangs costs its own leases and no others. Holders and listeners are told by others again.
+    All of them survive every error.
 
     A forked child never touches its parent's keeper: it neither renews nor releases leases of another
     process.
@@ -48,10 +50,23 @@ class Keeper:
         # so an exception raised into the calling thread finds the one or the other.
         self._books: dict[str, Kept | Parting] = {}
         self._lock = threading.RLock()
-        self._silent: set[int] = set()
-        """Stores that have been reported to give no answer."""
-        self._errands = Watch("singleflight-keeper", self.run_errands, clock)
-        self._alarm = Watch("singleflight-alarm", self.raise_alarms, clock)
+        self._stores: dict[int, Errands] = {}
+        self._threads = Lanes("singleflight-keeper")
+        self._telling = Telling(clock)
+        self._watch = Watch("singleflight-clock", self.look, clock)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this process's, and not that of the parent of a fork."""
+        return self._pid == os.getpid()
+
+    def prepare(self) -> None:
+        """See to the threads before a lease is claimed, which nobody could renew without them.
+
+        Raises:
+            ConfigurationError: if Python is shutting down and starts no thread any more.
+        """
+        self._watch.start()
 
     def hold(
         self,
@@ -70,16 +85,15 @@ class Keeper:
         kept = Kept(lease, store, notify, on_lost, owner)
         with self._lock:
             self._books[lease.token] = kept
-        self._errands.rouse(kept.due)
-        self._alarm.rouse(lease.trusted_until)
+        self._watch.rouse(min(kept.due, lease.trusted_until))
 
     def renew_now(self, lease: Lease) -> None:
         """Renew one lease in the calling thread; a store that is away changes nothing."""
-        if self._pid != os.getpid():
+        if not self.is_ours:
             return
         kept = self._books.get(lease.token)
-        if isinstance(kept, Kept) and kept.due != NEVER:
-            self._renew([kept])
+        if isinstance(kept, Kept) and kept.is_renewed(self.clock()):
+            self._errands(kept.store).renew([kept])
 
     def give_back(self, lease: Lease, outcome: Outcome, *, grace: float = 0, again: float = 0) -> bool:
         """Stop renewing and release; if the store is away, the keeper goes on trying until the ttl is over.
@@ -87,7 +101,7 @@ class Keeper:
         The release is on the books before the request goes out, so that an exception raised into the
         calling thread (a soft time limit) cannot lose it.
         """
-        if self._pid != os.getpid():
+        if not self.is_ours:
             return False
         hands_off = min(HANDS_OFF, renewal_interval(lease.ttl))
         release = release_of(lease, outcome, grace=grace, again=again, began=lease.began)
@@ -97,14 +111,14 @@ class Keeper:
                 return False
             parting = self._part(kept, release, hands_off)
         try:
-            ours = self._attempt(parting)
+            ours = self.attempt(parting)
         except BaseException:
             # The keeper's thread may sleep for longer than anybody wants to wait for the key.
-            self._errands.rouse(parting.due)
+            self._watch.rouse(parting.due)
             raise
         if ours is None:
             parting.due = self.clock() + RETRY
-            self._errands.rouse(parting.due)
+            self._watch.rouse(parting.due)
         elif not ours and not kept.told:
             kept.tell(Kind.LOST, "found out when it was released", self.clock())
         kept.tell(Kind.RELEASED, str(outcome), self.clock())
@@ -120,53 +134,119 @@ class Keeper:
         now = self.clock()
         with self._lock:
             self._books[release.token] = Parting(release, store, now + patience, due=now, unless_over=True)
-        self._errands.rouse(now)
+        self._watch.rouse(now)
 
     def stop(self, patience: float = 1.0) -> None:
         """Try open releases once more and end the threads, within ``patience`` seconds."""
-        if self._pid != os.getpid():
+        if not self.is_ours:
             return
+        end = monotonic() + patience
         for entry in self._entries():
             if isinstance(entry, Parting):
                 entry.due = 0.0
-        self._alarm.stop(0)
-        self._errands.stop(patience)
+        self._watch.stop(patience)
+        self._threads.stop(end - monotonic())
+        self._telling.stop(end - monotonic())
 
-    def run_errands(self) -> float:
-        """Renew what is due and try open releases, all that talks to stores; return when to come again."""
-        now = self.clock()
-        due: dict[int, list[Kept]] = defaultdict(list)
-        for kept in self._leases():
-            if kept.abandoned:
-                self._give_up(kept)
-            elif kept.is_due(now):
-                due[id(kept.store)].append(kept)
-        for group in due.values():
-            try:
-                self._renew(group)
-            except Exception as error:  # noqa: BLE001 - no store may raise it, but leases elsewhere need their renewal
-                self._put_off(group, repr(error))
-        self._attempt_all()
-        return min((entry.due for entry in self._entries()), default=NEVER)
+    def look(self) -> float:
+        """Tell holders of what could not be confirmed in time, and have done what is due.
 
-    def raise_alarms(self) -> float:
-        """Tell the holders of what could not be confirmed in time; return when to come again."""
+        Waits for nothing, so that it is in time. Returns when to look again.
+        """
+        with suppress(RuntimeError):  # Python is shutting down: what is due is done here
+            self._threads.ready()
         now, moment = self.clock(), NEVER
-        for kept in self._leases():
-            if kept.told:
+        stores = {name: errands for name, errands in self._stores.items() if errands.busy}
+        due: dict[tuple[int, type], Errands] = {}
+        for each in self._entries():
+            entry: Kept | Parting | None = each
+            if isinstance(each, Kept):
+                moment = min(moment, self._alarm(each, now))
+                if each.abandoned:
+                    entry = self._give_up(each)
+            if entry is None:
                 continue
-            if now >= kept.lease.trusted_until:
-                self._lose(kept, "max_hold is over" if kept.due == NEVER else "not confirmed in time")
+            store = id(entry.store)
+            if store not in stores:
+                stores[store] = self._errands(entry.store)
+            if type(entry) in stores[store].busy:
+                continue  # looks again when it is done
+            if entry.due <= now:
+                due[store, type(entry)] = stores[store]
             else:
-                moment = min(moment, kept.lease.trusted_until)
+                moment = min(moment, entry.due)
+        self._stores = stores
+        for (_, kind), errands in due.items():
+            self._have_done(errands, kind)
         return moment
+
+    def leases_in(self, store: Store) -> list[Kept]:
+        """Return the leases that are held in a store."""
+        return [entry for entry in self._entries() if isinstance(entry, Kept) and entry.store is store]
+
+    def releases_in(self, store: Store) -> list[Parting]:
+        """Return the releases in a store that are not through."""
+        return [entry for entry in self._entries() if isinstance(entry, Parting) and entry.store is store]
+
+    def attempt(self, parting: Parting) -> bool | None:
+        """Try one release: was the lease ours? None if the store is away."""
+        ours = parting.attempt(self.clock())
+        token = parting.release.token
+        with self._lock:
+            if ours is not None and self._books.get(token) is parting:
+                del self._books[token]
+        return ours
+
+    def lose(self, kept: Kept, why: str) -> None:
+        """Tell a holder, once; first the one who must act, then those who listen."""
+        with self._lock:
+            if kept.told or self._books.get(kept.lease.token) is not kept:
+                return
+            kept.told = True
+        self._telling.lost(kept)
+        self._telling.tell(kept, Kind.LOST, why)
+
+    def regain(self, kept: Kept) -> None:
+        """Tell that a lease is trusted again."""
+        kept.told = False
+        self._watch.ring(kept.lease.trusted_until)
+        self._telling.tell(kept, Kind.REGAINED, "nobody else took it")
+
+    def tell(self, kept: Kept, kind: Kind, reason: str) -> None:
+        """Report something of a lease, from another thread."""
+        self._telling.tell(kept, kind, reason)
 
     def _entries(self) -> list[Kept | Parting]:
         with self._lock:
             return list(self._books.values())
 
-    def _leases(self) -> list[Kept]:
-        return [entry for entry in self._entries() if isinstance(entry, Kept)]
+    def _errands(self, store: Store) -> Errands:
+        return self._stores.setdefault(id(store), Errands(store, self))
+
+    def _alarm(self, kept: Kept, now: float) -> float:
+        """Raise the alarm if a lease cannot be trusted any more; return when that will be."""
+        if kept.told:
+            return NEVER
+        if now < kept.lease.trusted_until:
+            return kept.lease.trusted_until
+        self.lose(kept, "max_hold is over" if kept.due == NEVER else "not confirmed in time")
+        return NEVER
+
+    def _have_done(self, errands: Errands, kind: type) -> None:
+        """Have an errand done in another thread, and look again afterwards."""
+
+        def work() -> None:
+            try:
+                errands.run(kind)
+            finally:
+                errands.busy.discard(kind)
+                self._watch.ring(self.clock())
+
+        errands.busy.add(kind)
+        try:
+            self._threads.put((id(errands.store), kind), work)
+        except RuntimeError:
+            work()
 
     def _part(self, kept: Kept, release: Release, hands_off: float) -> Parting:
         """Put a release on the books in place of the lease; called under the lock."""
@@ -176,98 +256,15 @@ class Keeper:
         kept.lease.end()
         return parting
 
-    def _give_up(self, kept: Kept) -> None:
-        """Part with a lease whose owner is gone."""
+    def _give_up(self, kept: Kept) -> Parting | None:
+        """Part with a lease whose owner is gone; None if it was given back this very moment."""
         release = release_of(kept.lease, Outcome.REQUEUED, began=kept.lease.began)
         with self._lock:
             if self._books.get(kept.lease.token) is not kept:
-                return
-            self._part(kept, release, hands_off=0)
-        kept.tell(Kind.RELEASED, str(Outcome.REQUEUED), self.clock())
-
-    def _renew(self, group: Sequence[Kept]) -> None:
-        """Renew leases of one store in one request."""
-        sent, store = self.clock(), group[0].store
-        try:
-            answers = store.renew([kept.renewal(sent) for kept in group])
-        except (StoreUnavailable, ConfigurationError) as error:
-            self._put_off(group, str(error))
-            return
-        unanswered, why = [], ""
-        for kept, answer in zip(group, answers, strict=True):
-            if isinstance(answer, Renewed):
-                self._note(kept, answer, sent)
-            else:
-                unanswered.append(kept)
-                why = str(answer)
-        if unanswered:
-            self._put_off(unanswered, why)
-        else:
-            self._silent.discard(id(store))
-
-    def _put_off(self, group: Sequence[Kept], why: str) -> None:
-        """Renew again soon; an outage is reported once, at its start."""
-        for kept in group:
-            kept.due = self.clock() + min(RETRY, renewal_interval(kept.lease.ttl))
-        silent = id(group[0].store)
-        if silent not in self._silent:
-            self._silent.add(silent)
-            group[0].tell(Kind.STORE_ERROR, f"{len(group)} not renewed: {why}", self.clock())
-
-    def _note(self, kept: Kept, answer: Renewed, sent: float) -> None:
-        """Note the store's answer to one renewal."""
-        if answer is Renewed.LOST:
-            if kept.lease.end():
-                self._lose(kept, "another delivery has it, or it was evicted")
-            kept.due = NEVER
-            return
-        kept.confirm(sent)
-        kept.lease.renewed(sent)
-        if answer is Renewed.RESTORED:
-            kept.tell(Kind.RESTORED, "the record had vanished from the store", self.clock())
-        if kept.told:
-            kept.told = False
-            self._alarm.rouse(kept.lease.trusted_until)
-            kept.tell(Kind.REGAINED, "nobody else took it", self.clock())
-
-    def _lose(self, kept: Kept, why: str) -> None:
-        """Tell a holder, once; first the one who must act, then those who listen."""
-        with self._lock:
-            if kept.told or self._books.get(kept.lease.token) is not kept:
-                return
-            kept.told = True
-        if kept.on_lost is not None:
-            try:
-                kept.on_lost(kept.lease)
-            except Exception:  # noqa: BLE001 - the other holders want to know as well
-                logger.exception("singleflight: on_lost failed for %s", short_key(kept.lease.key))
-        kept.tell(Kind.LOST, why, self.clock())
-
-    def _attempt_all(self) -> None:
-        """Try open releases, the longest untried first, but wait for a store that is away only once."""
-        partings = [entry for entry in self._entries() if isinstance(entry, Parting)]
-        away: set[int] = set()
-        for parting in sorted(partings, key=lambda parting: parting.due):
-            now = self.clock()
-            if parting.due > now or (id(parting.store) in away and now < parting.until):
-                continue
-            try:
-                ours = self._attempt(parting)
-            except Exception:  # noqa: BLE001 - no store may raise it, but the other releases must go on
-                logger.exception("singleflight: a store broke its promise at a release")
-                ours = None
-            if ours is None:
-                parting.due = self.clock() + RETRY
-                away.add(id(parting.store))
-
-    def _attempt(self, parting: Parting) -> bool | None:
-        """Try one release: was the lease ours? None if the store is away."""
-        ours = parting.attempt(self.clock())
-        token = parting.release.token
-        with self._lock:
-            if ours is not None and self._books.get(token) is parting:
-                del self._books[token]
-        return ours
+                return None
+            parting = self._part(kept, release, hands_off=0)
+        self._telling.tell(kept, Kind.RELEASED, str(Outcome.REQUEUED))
+        return parting
 
 
 class _Process:
@@ -275,20 +272,9 @@ class _Process:
 
     keeper = Keeper()
 
-    @classmethod
-    def renew(cls) -> None:
-        """Start afresh in a forked child."""
-        cls.keeper = Keeper()
-
-
-os.register_at_fork(after_in_child=_Process.renew)
-
 
 def process_keeper() -> Keeper:
-    """Return this process's keeper."""
+    """Return this process's keeper; a forked child has its own, also where nothing is called after a fork."""
+    if not _Process.keeper.is_ours:
+        _Process.keeper = Keeper()
     return _Process.keeper
-
-
-@atexit.register
-def _stop() -> None:
-    process_keeper().stop()

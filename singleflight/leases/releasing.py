@@ -50,6 +50,8 @@ class Parting:
     """When the lease has lapsed by itself."""
     due: float
     """When the keeper's thread tries; until then, it is left to the thread that gives the lease back."""
+    tried: float = 0.0
+    """When the keeper's thread has tried last."""
     unless_over: bool = False
     """Look first, and leave a lease alone whose own process has already said how the run ended."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from singleflight.events import Kind, about
+from singleflight.events import about
 from singleflight.lease import renewal_interval
 from singleflight.stores.base import Renewal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from singleflight.events import Notify
+    from singleflight.events import Event, Kind, Notify
     from singleflight.lease import Lease
     from singleflight.stores.base import Store
 
@@ -35,6 +35,8 @@ class Kept:
     """When the next renewal goes out."""
     confirmed: float = field(init=False)
     """When the last request that the store granted went out."""
+    unanswered: bool = False
+    """The last request to renew it got no answer."""
     told: bool = False
     """The holder knows that the lease cannot be trusted."""
 
@@ -48,15 +50,20 @@ class Kept:
 
     def confirm(self, sent: float) -> None:
         """Note that the store granted a request that went out at ``sent``."""
-        self.confirmed = sent
+        self.confirmed, self.unanswered = sent, False
         self.due = sent + renewal_interval(self.lease.ttl)
 
-    def is_due(self, now: float) -> bool:
-        """Say whether to renew; a run that hangs is not renewed again, so that its lease lapses."""
+    def is_renewed(self, now: float) -> bool:
+        """Say whether it is renewed at all: a run that hangs beyond ``max_hold`` is not, so it lapses."""
         lease = self.lease
         if lease.max_hold is not None and now - lease.held_since >= lease.max_hold:
             self.due = NEVER
-        return self.due <= now + BATCH * renewal_interval(lease.ttl)
+        return self.due != NEVER
+
+    def is_due(self, now: float) -> bool:
+        """Say whether to renew it now, because it is due or nearly so."""
+        early = 0.0 if self.unanswered else BATCH * renewal_interval(self.lease.ttl)
+        return self.is_renewed(now) and self.due <= now + early
 
     def renewal(self, now: float) -> Renewal:
         """Return what to ask the store."""
@@ -74,8 +81,12 @@ class Kept:
             holder=lease.holder.encode(),
         )
 
-    def tell(self, kind: Kind, reason: str, now: float) -> None:
-        """Report what happened to the lease."""
+    def event(self, kind: Kind, reason: str, now: float) -> Event:
+        """Return what there is to tell of the lease."""
         lease = self.lease
+        return about(lease, kind, reason, fence=lease.fence, age=now - lease.held_since)
+
+    def tell(self, kind: Kind, reason: str, now: float) -> None:
+        """Tell the listeners in the calling thread."""
         if self.notify.heeds(kind):
-            self.notify(about(lease, kind, reason, fence=lease.fence, age=now - lease.held_since))
+            self.notify(self.event(kind, reason, now))

@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from singleflight.errors import ConfigurationError
 from singleflight.events import logger
 
 if TYPE_CHECKING:
@@ -43,13 +44,31 @@ class Watch:
         self._next = math.inf
         self._thread: threading.Thread | None = None
 
-    def rouse(self, by: float) -> None:
-        """Have ``look`` called by a moment on the clock, in a new thread if there is none."""
+    def start(self) -> None:
+        """See to it that there is a thread.
+
+        Raises:
+            ConfigurationError: if Python is shutting down and starts none any more.
+        """
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 _warn_of_greenlets()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    raise ConfigurationError(
+                        f"no thread can be started to renew leases ({error}): take the first lease before "
+                        "the main thread ends, or have the main thread wait for those that need leases"
+                    ) from error
+
+    def rouse(self, by: float) -> None:
+        """Have ``look`` called by a moment on the clock, in a new thread if there is none."""
+        self.start()
+        self.ring(by)
+
+    def ring(self, by: float) -> None:
+        """Have ``look`` called by a moment on the clock, if there is a thread."""
         if by < self._next:
             self._ring()
 

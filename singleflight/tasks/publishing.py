@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
-from singleflight.lease import Busy, Holder, Reason, monotonic
+from singleflight.lease import Busy, Holder, Reason
+from singleflight.leases.breaker import Breaker
 from singleflight.stores.base import INFINITE
 
 if TYPE_CHECKING:
@@ -26,45 +26,23 @@ Answer = TypeVar("Answer")
 LEAST_LIFE = 60.0
 """Seconds that a waiting slot lives at least: a lost message must not mute its key, a short queue may."""
 
-REST = 5.0
-"""Seconds for which a store that has failed is not asked again: a publisher must not be slow."""
-
 
 class Slots:
     """The waiting slots of one store, as publishers ask for them."""
 
-    def __init__(self, store: Store, notify: Notify) -> None:
-        """Ask this store, and report its errors."""
+    def __init__(self, store: Store, notify: Notify, breaker: Breaker | None = None) -> None:
+        """Ask this store, and report its errors; ``breaker`` is that of the claims in it."""
         self.notify = notify
+        self.breaker = breaker or Breaker()
         self._store = store
-        self._lock = Lock()
-        self._rests_until = 0.0
-        self._failure = ""
-        self._untold = False
 
     def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """Put one question to the store; after a failure one in `REST` seconds, whoever asks.
+        """Put one question to the store; one that has failed rests, for a publisher must not be slow.
 
         Raises:
             StoreUnavailable: if the store does not answer, or rests.
         """
-        with self._lock:
-            if monotonic() < self._rests_until:
-                raise StoreUnavailable(f"not asked within {REST:.0f} s of its last failure: {self._failure}")
-            if self._failure:
-                self._rests_until = monotonic() + REST  # for all others, while this one finds out
-        try:
-            answer = question(self._store)
-        except StoreUnavailable as error:
-            self._rests_until, self._failure, self._untold = monotonic() + REST, str(error), True
-            raise
-        self._rests_until, self._failure = 0.0, ""
-        return answer
-
-    def is_news(self) -> bool:
-        """Say, once for each failure, that it is still to be told: publishers are many."""
-        news, self._untold = self._untold, False
-        return news
+        return self.breaker.ask(lambda: question(self._store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +98,7 @@ class Place:
                 lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
             )
         except StoreUnavailable as error:
-            if self.slots.is_news():
+            if self.slots.breaker.is_news():
                 self._tell(Kind.STORE_ERROR, f"sent, as all duplicates are for a while: {error}", run_id)
 
     def leave(self, run_id: str) -> None:
@@ -128,7 +106,8 @@ class Place:
         try:
             self.slots.ask(lambda store: store.unqueue(self.key, run_id))
         except StoreUnavailable as error:
-            self._tell(Kind.STORE_ERROR, f"its place is kept until it lapses: {error}", run_id)
+            if self.slots.breaker.is_news():
+                self._tell(Kind.STORE_ERROR, f"its place is kept until it lapses: {error}", run_id)
 
     def _is_over(self, busy: Busy) -> bool:
         # Under an id that has been published before, the result may be that of an earlier run.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import StoreUnavailable
-from singleflight.events import Notify
+from singleflight.events import Notify, logger
 from singleflight.keys import lease_key
 from singleflight.lease import Lease
 from singleflight.leases.claiming import Leases, Request, new_token
@@ -15,7 +15,7 @@ from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from singleflight.events import Event, Kind
     from singleflight.lease import Busy, Granted
@@ -116,9 +116,31 @@ class Still:
     def __init__(self) -> None:
         self.roused: list[float] = []
 
+    def start(self) -> None:
+        """Start nothing."""
+
     def rouse(self, by: float) -> None:
         """Note by when to look, and start nothing."""
         self.roused.append(by)
+
+    ring = rouse
+
+    def stop(self, patience: float) -> None:
+        """Stop nothing."""
+
+
+class AtOnce:
+    """In the place of `Lanes`: work is done where it is asked for."""
+
+    def ready(self) -> None:
+        """Start nothing."""
+
+    def put(self, _lane: Hashable, work: Callable[[], object]) -> None:
+        """Do it."""
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - as in a thread
+            logger.exception("unexpected")
 
     def stop(self, patience: float) -> None:
         """Stop nothing."""
@@ -129,14 +151,8 @@ class HandDriven(Keeper):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
-        self.errands = self._errands = Still()  # type: ignore[assignment]
-        self.alarm = self._alarm = Still()  # type: ignore[assignment]
-
-    def look(self) -> None:
-        """Do what the two threads do when they are roused."""
-        self.raise_alarms()
-        self.run_errands()
-        self.raise_alarms()
+        self.watch = self._watch = Still()  # type: ignore[assignment]
+        self._threads = self._telling._threads = AtOnce()  # type: ignore[assignment]
 
 
 @dataclass

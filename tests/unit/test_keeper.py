@@ -202,7 +202,7 @@ def test_a_lease_that_nobody_took_is_regained_when_the_store_is_back(core: Core)
     core.pass_time(1)
     assert lease.held
     assert core.kinds()[-1] is Kind.REGAINED
-    assert core.keeper.alarm.roused[-1] > core.clock()
+    assert max(core.keeper.watch.roused) > core.clock()
 
     core.store.cut()
     core.pass_time(20)
@@ -603,7 +603,7 @@ def test_a_short_lease_wakes_a_keeper_that_sleeps_for_long_ones(
     """A new lease does not wait for the next look at the old ones."""
     monkeypatch.setattr(watch, "IDLE", 3600)
     threaded.claim("long", ttl=3600.0)
-    until(lambda: threaded.keeper._errands._next < math.inf, 10, "the keeper to fall asleep")
+    until(lambda: threaded.keeper._watch._next < math.inf, 10, "the keeper to fall asleep")
     threaded.claim("short", ttl=1.0)
 
     until(lambda: threaded.store.calls.count("renew") >= 1, 20, "a renewal")
@@ -656,7 +656,7 @@ def test_the_first_struck_release_of_an_idle_keeper_is_tried_again_soon(
     """A time limit inside the request does not leave the key held for as long as an idle keeper sleeps."""
     monkeypatch.setattr(watch, "IDLE", 60.0)
     lease = threaded.claim(ttl=180.0)
-    until(lambda: threaded.keeper._errands._next < math.inf, 10, "the keeper to be asleep")
+    until(lambda: threaded.keeper._watch._next < math.inf, 10, "the keeper to be asleep")
 
     def strike(_operation: str) -> None:
         threaded.store.mend()
@@ -689,8 +689,8 @@ def test_nothing_that_a_listener_raises_ends_the_threads(
     until(lambda: threaded.store.calls.count("renew") >= 3, 20, "renewals after the first report")
 
     assert isinstance(lease, Lease)
-    assert threaded.keeper._errands._thread is not None
-    assert threaded.keeper._errands._thread.is_alive()
+    assert threaded.keeper._watch._thread is not None
+    assert threaded.keeper._watch._thread.is_alive()
 
 
 def test_a_keeper_that_was_stopped_starts_again_with_the_next_lease(threaded: Core) -> None:
@@ -765,9 +765,8 @@ def test_a_process_whose_threads_are_greenlets_is_warned_once_and_renews_while_t
 
 
 def test_hand_driven_and_threaded_keepers_are_the_same_code() -> None:
-    """What the fake clock proves holds for the threads, which call the same two functions."""
+    """What the fake clock proves holds for the threads, which call the same function."""
     keeper = HandDriven(time.monotonic)
 
-    assert Keeper().__class__.run_errands is keeper.__class__.run_errands
-    assert Keeper()._errands._look.__func__ is Keeper.run_errands  # type: ignore[attr-defined]
-    assert Keeper()._alarm._look.__func__ is Keeper.raise_alarms  # type: ignore[attr-defined]
+    assert Keeper().__class__.look is keeper.__class__.look
+    assert Keeper()._watch._look.__func__ is Keeper.look  # type: ignore[attr-defined]
