@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from singleflight.cli.exits import Exit
 from singleflight.cli.group import group
-from singleflight.cli.output import Failure, call_it, speak
+from singleflight.cli.output import Failure, call_it, on_stderr, speak
 from singleflight.cli.run.command import run
 from singleflight.errors import SingleflightError
 
@@ -25,7 +27,8 @@ def enter(program: str) -> NoReturn:
         code = command.main(prog_name=program, standalone_mode=False)
     except click.UsageError as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
-            error.show()
+            with on_stderr():
+                error.show()
         else:
             speak(f"{error.format_message().removesuffix('.')}; see {_path(error)} --help")
         sys.exit(Exit.USAGE if error.ctx is not None and error.ctx.command is run else error.exit_code)
@@ -43,6 +46,10 @@ def enter(program: str) -> NoReturn:
     except BrokenPipeError:
         # Whoever read our output has enough; Python must not complain when it flushes.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        sys.exit(1)
+    except OSError as error:
+        speak(f"cannot write the output: {error.strerror or error}")
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - or the end of Python would fail at it once more
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
 from singleflight.cli.address import hidden, secrets_in
 from singleflight.events import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Failure(click.ClickException):
@@ -43,7 +50,18 @@ def spoken(text: str) -> str:
 
 def speak(text: str) -> None:
     """Say one line on stderr."""
-    click.echo(f"{_Known.program}: {' '.join(spoken(text).split())}", err=True)
+    with on_stderr():
+        click.echo(f"{_Known.program}: {' '.join(spoken(text).split())}", err=True)
+
+
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """Surround what writes to stderr: a full disk or a closed pipe costs the text and nothing else."""
+    try:
+        yield
+    except (OSError, ValueError):
+        # What is left of the text must not fail again at the end of Python, which would make the code 120.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the end
 
 
 class _Speaking(logging.Handler):

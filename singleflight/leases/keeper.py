@@ -45,6 +45,8 @@ class Keeper:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
+        self.patience = 1.0
+        """Seconds that `stop` takes at most if it is not told otherwise."""
         self._pid = os.getpid()
         # By token: a lease in hand, then its release until that is through. To give back is one assignment,
         # so an exception raised into the calling thread finds the one or the other.
@@ -136,10 +138,11 @@ class Keeper:
             self._books[release.token] = Parting(release, store, now + patience, due=now, unless_over=True)
         self._watch.rouse(now)
 
-    def stop(self, patience: float = 1.0) -> None:
+    def stop(self, patience: float | None = None) -> None:
         """Try open releases once more and end the threads, within ``patience`` seconds."""
         if not self.is_ours:
             return
+        patience = self.patience if patience is None else patience
         end = monotonic() + patience
         for entry in self._entries():
             if isinstance(entry, Parting):

@@ -388,7 +388,10 @@ def test_a_publisher_slower_than_the_end_of_its_run_takes_no_slot(
 def test_a_thousand_publishes_outlast_a_store_that_hangs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None waits longer than `store_timeout`, one in five seconds waits at all, and each result is usable."""
+    """None waits longer than `store_timeout`, one in five seconds waits at all, each result is usable.
+
+    The outage is told once.
+    """
     failures: list[Event] = []
 
     def listen(event: Event) -> None:
@@ -404,9 +407,10 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
             if count == 300:
                 rig.store.pause()
                 early, hung = len(failures), time.monotonic()
-            began, before = time.monotonic(), len(failures)
+            began = time.monotonic()
             results.append(once.delay("hangs"))
-            (waiting if len(failures) > before else quick).append(time.monotonic() - began)
+            took = time.monotonic() - began
+            (waiting if took > 0.9 else quick).append(took)  # both tries of a request
             if count >= 300:
                 time.sleep(0.01)
         end = time.monotonic()
@@ -425,6 +429,7 @@ def test_a_thousand_publishes_outlast_a_store_that_hangs(
     assert not any(result.duplicate for result in results[300:])
     # On a machine so busy that the store itself needs a second, there are outages before this one.
     assert early or {result.id for result in results[:300]} == {results[0].id}
+    assert len(failures) == early + 1
     assert 2 <= len(waiting) <= 1 + (end - start) / 5
     assert max(waiting) < 1.0 + max(quick) + SLACK
 

@@ -15,7 +15,7 @@ import click
 
 from singleflight.cli.operators.access import who_asks
 from singleflight.cli.operators.entry import STATES, brief, in_order, named
-from singleflight.cli.output import Failure, speak, speak_of_leases, spoken
+from singleflight.cli.output import Failure, on_stderr, speak, speak_of_leases, spoken
 from singleflight.errors import StoreUnavailable
 from singleflight.events import logger
 from singleflight.lease import renewal_interval
@@ -44,7 +44,8 @@ def ls(access: Access, *, everything: bool, as_json: bool) -> None:
     for entry in shown:
         click.echo("\n".join(entry.lines()))
     if entries:
-        click.echo(_count(entries, hidden=len(entries) - len(shown)), err=True)
+        with on_stderr():
+            click.echo(_count(entries, hidden=len(entries) - len(shown)), err=True)
     else:
         speak(f"nothing is known under the prefix {access.prefix!r}; another one is given with --prefix")
 

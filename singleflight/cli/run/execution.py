@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from singleflight.cli.exits import Exit
 from singleflight.cli.output import Failure, speak, speak_of_leases
+from singleflight.cli.run.aside import PARTING, Aside, Interrupted
 from singleflight.cli.run.child import Child, environment
-from singleflight.cli.run.guard import Guard
+from singleflight.cli.run.guard import FOR_EVER, Guard
 from singleflight.cli.run.signals import ENDING
-from singleflight.cli.run.waiting import Interrupted, obtain
+from singleflight.cli.run.waiting import obtain
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Lease, Outcome
 from singleflight.leases.claiming import Leases
+from singleflight.leases.keeper import process_keeper
 from singleflight.stores import STORE_TIMEOUT, open_store
 from singleflight.stores.base import REMEMBER, RUNS_KEPT
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 OCCURRENCES = 40 * 86400.0
 """Seconds for which a key with planned times is remembered: a monthly job's last time is still known."""
+
+LAST_WORD = 1.0
+"""Seconds that the release of a command may take that was ended by a signal sent to us."""
 
 LONGEST = 3.0
 """Seconds for one request, if the ttl leaves room for several: a cron job has more time than a web page."""
@@ -67,12 +72,13 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     except ConfigurationError as error:  # nothing has been asked yet: the URL is wrong, or a driver missing
         raise Failure(str(error), Exit.USAGE) from error
     try:
-        if plan.planned and _forgotten(store, plan.request):
+        if plan.planned and Aside(signals, lambda: _forgotten(store, plan.request)).wait():
             raise Failure(f"{name}: too many later runs are known to tell if this one was", plan.conflict)
         answer = obtain(Leases(store), plan.request, signals, wait=plan.wait, alone=not plan.planned)
     except (ConfigurationError, StoreUnavailable) as error:
         raise Failure(f"{name} not started: {error}", Exit.STORE) from error
     except Interrupted as signalled:
+        process_keeper().patience = PARTING
         return Exit.signalled(signalled.args[0])
     if not isinstance(answer, Lease):
         if plan.conflict:
@@ -84,9 +90,11 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
 def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) -> int:
     outcome = Outcome.REQUEUED
     lease.began = False  # until it has, its window is not used up
+    patience = FOR_EVER
     try:
         for number in signals.wait(0):
             if number in ENDING:
+                patience = PARTING
                 return Exit.signalled(number)
         try:
             child = Child(plan.argv, environment(lease.key, lease.fence), terminal)
@@ -100,6 +108,8 @@ def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) 
         speak_of_leases(logging.WARNING)
         guard = Guard(child, lease, signals, plan.limits, terminal)
         code = guard.stay()
+        if guard.told_to_end:
+            patience = LAST_WORD
         if guard.cause is Exit.LOST:
             # As after a crash: a planned time that was cut short is still to be done.
             speak(f"{plan.request.task} was ended, because its lease could not be trusted any more")
@@ -110,7 +120,15 @@ def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) 
             return Exit.TIMEOUT
         return Exit.signalled(-code) if code < 0 else code
     finally:
-        lease.release(outcome)
+        _give_back(lease, outcome, signals, patience)
+
+
+def _give_back(lease: Lease, outcome: Outcome, signals: Signals, patience: float) -> None:
+    """Release; whoever has told us to end does not wait long for a store that hangs."""
+    try:
+        Aside(signals, lambda: lease.release(outcome)).wait(patience)
+    except (Interrupted, TimeoutError):
+        process_keeper().patience = PARTING
 
 
 def _forgotten(store: Store, request: Request) -> bool:

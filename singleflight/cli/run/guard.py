@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from singleflight.cli.exits import Exit
-from singleflight.cli.run.signals import FORWARDED, stop_self
+from singleflight.cli.run.signals import ENDING, FORWARDED, stop_self
 from singleflight.lease import margin, monotonic
 from singleflight.leases.keeper import process_keeper
 
@@ -48,6 +48,8 @@ class Guard:
         self._margin = margin(lease.ttl)
         self._ends = monotonic() + limits.timeout
         self._kill_at = FOR_EVER
+        self.told_to_end = False
+        """A signal was sent to us that ends programs."""
         self.cause: Exit | None = None
         """Why the command was told to end, if it was we who said so."""
 
@@ -62,6 +64,7 @@ class Guard:
             for number in self._signals.wait(self._act()):
                 if number in FORWARDED:
                     self._child.send(number)
+                self.told_to_end = self.told_to_end or number in ENDING
                 if number == signal.SIGTERM and self._limits.escalate:
                     self._kill_at = min(self._kill_at, monotonic() + self._limits.kill_after)
         if self.cause is not None:

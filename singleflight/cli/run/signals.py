@@ -46,8 +46,9 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         """Leave the handlers in place: from here on, the program only ends."""
         signal.set_wakeup_fd(-1)
+        write, self._write = self._write, -1  # a thread that is late must not write to what is opened next
         os.close(self._read)
-        os.close(self._write)
+        os.close(write)
 
     def wait(self, seconds: float) -> list[int]:
         """Wait until signals arrive, somebody calls `rouse`, or time is over; return the signals."""

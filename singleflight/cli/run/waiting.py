@@ -6,10 +6,11 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from singleflight.cli.run.aside import Aside, Interrupted, briefly
 from singleflight.cli.run.listening import Turns
 from singleflight.cli.run.signals import ENDING, STOP, stop_self
 from singleflight.errors import SingleflightError, StoreUnavailable
-from singleflight.lease import Lease, Reason, monotonic
+from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.claiming import new_token
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ SHARE = 20
 """The one who is next asks often, but spends at most this part of its time asking."""
 
 
-class Interrupted(Exception):
-    """Raised when a signal ends the waiting; ``args[0]`` is its number."""
-
-
 def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float, alone: bool) -> Lease | Busy:
     """Claim until granted, for ``wait`` seconds at most (0: once, infinity: for ever).
 
@@ -58,6 +55,9 @@ def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float, a
     try:
         turns = Turns(leases.store, request, signals) if alone and wait > 0 else None
         answer = _ask(leases, request, signals, wait, turns)
+    except Interrupted:
+        briefly(lambda: _leave(leases, request, wait))
+        raise
     except BaseException:
         _leave(leases, request, wait)
         raise
@@ -80,7 +80,7 @@ def _ask(
             listens=told,
         )
         try:
-            answer = leases.claim(claim, patient=True, on_lost=lambda _: signals.rouse())
+            answer = _claim(leases, claim, signals)
         except StoreUnavailable:
             tries -= 1
             if tries == 0 or sent - heard > request.ttl or sent - began >= wait:
@@ -99,6 +99,18 @@ def _ask(
                 continue
             pause = _pause(answer, request, asked=heard - sent, before=pause)
         _sleep(signals, min(pause, began + wait - monotonic()))
+
+
+def _claim(leases: Leases, request: Request, signals: Signals) -> Lease | Busy:
+    asked = Aside(signals, lambda: leases.claim(request, patient=True, on_lost=lambda _: signals.rouse()))
+    try:
+        return asked.wait()
+    except Interrupted:
+        late = asked.late()
+        if isinstance(late, Lease):
+            late.began = False
+            briefly(lambda: late.release(Outcome.REQUEUED))
+        raise
 
 
 def _leave(leases: Leases, request: Request, wait: float) -> None:
