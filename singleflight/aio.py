@@ -1,30 +1,28 @@
 """The async face of leases: the same as in plain code, and no event loop that waits for a store.
 
-Requests to the store run in a few threads of our own, never in the loop's default executor, which may be
-full of other people's work; renewals are the keeper's, as ever. A request cannot be called back, so whoever
-is cancelled while one is under way leaves a note to give back what it brings.
+Requests to a store run in a few threads of our own, never in the loop's default executor, which may be full
+of other people's work; renewals are the keeper's, as ever. A request cannot be called back, so whoever is
+cancelled while one is under way leaves a note to give back what it brings.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from singleflight import api
 from singleflight.api import PREFIX, holding
 from singleflight.errors import LeaseLost, StoreUnavailable
 from singleflight.lease import Busy, Lease, Outcome
 from singleflight.leases import waiting
+from singleflight.leases.awaiting import have_done, in_thread, lane_of
 from singleflight.leases.claiming import new_token
 from singleflight.leases.waiting import LONGEST_POLL, SHORTEST_POLL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from concurrent.futures import Future
+    from collections.abc import AsyncIterator, Callable, Hashable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
@@ -34,20 +32,16 @@ if TYPE_CHECKING:
     from singleflight.status import Status
     from singleflight.stores.base import Store
 
-THREADS = 8
-"""How many requests may be under way at once; they are short, and more wait their turn."""
-
-Result = TypeVar("Result")
-
 
 class AsyncLease:
     """A `Lease` whose methods that talk to the store are awaited; what is local stays a plain call."""
 
-    __slots__ = ("plain",)
+    __slots__ = ("_lane", "plain")
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, lane: Hashable = None) -> None:
         """Made by `try_lease` and `lease`; ``plain`` is the lease that it is the face of."""
         self.plain = lease
+        self._lane = lane
 
     @property
     def key(self) -> str:
@@ -85,13 +79,13 @@ class AsyncLease:
 
     async def ensure(self, seconds: float) -> None:
         """See `Lease.ensure`."""
-        await in_thread(lambda: self.plain.ensure(seconds))
+        await in_thread(lambda: self.plain.ensure(seconds), lane=self._lane)
 
     async def release(
         self, outcome: Outcome = Outcome.FINISHED, *, grace: float = 0, again: float = 0
     ) -> bool:
         """See `Lease.release`; goes on also if the one who awaits it is cancelled."""
-        return await in_thread(lambda: self.plain.release(outcome, grace=grace, again=again))
+        return await in_thread(lambda: self.plain.release(outcome, grace=grace, again=again), lane=self._lane)
 
     async def __aenter__(self) -> Self:
         return self
@@ -123,14 +117,15 @@ async def try_lease(
         lambda: api.try_lease(
             store, name, ttl=ttl, window=window, run_id=run_id, prefix=prefix, on_lost=on_lost
         ),
+        lane=lane_of(store),
         undo=_give_back,
     )
-    return AsyncLease(answer) if isinstance(answer, Lease) else answer
+    return AsyncLease(answer, lane_of(store)) if isinstance(answer, Lease) else answer
 
 
 async def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
     """Look whether somebody holds a lease, without asking for it; see `singleflight.peek`."""
-    return await in_thread(lambda: api.peek(store, name, prefix=prefix))
+    return await in_thread(lambda: api.peek(store, name, prefix=prefix), lane=lane_of(store))
 
 
 @asynccontextmanager
@@ -158,25 +153,30 @@ async def lease(
     strike = _Strike() if cancel_on_lost else None
     deadline = waiting.deadline_after(wait)
     request = waiting.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
-    leases = await in_thread(lambda: waiting.leases_of(store))
+    lane = lane_of(store)
+    leases = await in_thread(lambda: waiting.leases_of(store), lane=lane)
     request = waiting.in_line(leases, request, deadline)
     try:
-        taken = await _until_granted(leases, request, deadline, strike)
+        taken = await _until_granted(leases, request, deadline, strike, lane)
     except BaseException:
-        _Process.threads.submit(waiting.leave_line, leases, request)
+        have_done(lane, lambda: waiting.leave_line(leases, request))
         raise
-    async with AsyncLease(taken) as answer:
+    async with AsyncLease(taken, lane) as answer:
         with strike or contextlib.nullcontext(), holding(taken):
             yield answer
 
 
 async def _until_granted(
-    leases: Leases, request: Request, deadline: float, on_lost: Callable[[Lease], None] | None
+    leases: Leases,
+    request: Request,
+    deadline: float,
+    on_lost: Callable[[Lease], None] | None,
+    lane: Hashable,
 ) -> Lease:
     """Wait as `singleflight.leases.waiting` does, but block no thread: there are few, for all waiters."""
     pause = SHORTEST_POLL
     while True:
-        answer = await _ask(leases, request._replace(token=new_token()), on_lost)
+        answer = await _ask(leases, request._replace(token=new_token()), on_lost, lane)
         if isinstance(answer, Lease):
             return answer
         left = waiting.time_left(answer, request, deadline)
@@ -186,11 +186,12 @@ async def _until_granted(
 
 
 async def _ask(
-    leases: Leases, request: Request, on_lost: Callable[[Lease], None] | None
+    leases: Leases, request: Request, on_lost: Callable[[Lease], None] | None, lane: Hashable
 ) -> Lease | Busy | StoreUnavailable:
     try:
         return await in_thread(
             lambda: leases.claim(request, on_lost=on_lost, patient=True),
+            lane=lane,
             undo=lambda late: _abandon(late, leases, request),
         )
     except StoreUnavailable as error:
@@ -238,40 +239,6 @@ class _Strike:
         self._struck = True
         if self._inside and self._task is not None:
             self._task.cancel("the lease was lost")
-
-
-class _Process:
-    """The one piece of global state: this process's threads, which start with the first request."""
-
-    threads = ThreadPoolExecutor(THREADS, "singleflight-aio")
-
-    @classmethod
-    def renew(cls) -> None:
-        """Start afresh in a forked child."""
-        cls.threads = ThreadPoolExecutor(THREADS, "singleflight-aio")
-
-
-os.register_at_fork(after_in_child=_Process.renew)
-
-
-async def in_thread(work: Callable[[], Result], *, undo: Callable[[Result], object] | None = None) -> Result:
-    """Run ``work`` in a thread; if nobody waits for its result any more, hand that to ``undo``."""
-    future = _Process.threads.submit(work)
-    try:
-        # Shielded: a request that has been asked for is made, a release above all.
-        return await asyncio.shield(asyncio.wrap_future(future))
-    except BaseException:
-        # In a callback, so that a second cancellation cannot skip it. If it was `work` that failed, there is
-        # nothing to undo.
-        if undo is not None:
-            future.add_done_callback(lambda done: _undo(done, undo))
-        raise
-
-
-def _undo(done: Future[Result], undo: Callable[[Result], object]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        # This may be the loop's own thread, which must not wait for a store.
-        _Process.threads.submit(undo, done.result())
 
 
 def _give_back(answer: Lease | Busy) -> None:

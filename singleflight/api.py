@@ -137,7 +137,9 @@ def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
 @atexit.register
 def _stop() -> None:
     """Give the keeper a moment to give back what is late; registered here: at a lease it may be too late."""
-    keeper = sys.modules.get("singleflight.leases.keeper")
+    awaiting, keeper = map(sys.modules.get, ("singleflight.leases.awaiting", "singleflight.leases.keeper"))
+    if awaiting is not None:
+        awaiting.stop()
     if keeper is not None:
         keeper.process_keeper().stop()
 

@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from singleflight.errors import LeaseLost
-
 from singleflight.identity import message_id_of
 
 if TYPE_CHECKING:

@@ -53,9 +53,9 @@ def peek(task: Task, /, *args: Any, **kwargs: Any) -> Status:
 
 async def apeek(task: Task, /, *args: Any, **kwargs: Any) -> Status:
     """Do what `peek` does, without making the event loop wait for the store."""
-    from singleflight.aio import in_thread  # noqa: PLC0415 - few need it, and it brings asyncio
+    from singleflight.leases.awaiting import in_thread  # noqa: PLC0415 - few need it, and it brings asyncio
 
-    return await in_thread(lambda: peek(task, *args, **kwargs))
+    return await in_thread(lambda: peek(task, *args, **kwargs), lane=id(task))
 
 
 def _key(runtime: Runtime, task: Any, policy: Policy, args: Any, kwargs: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -15,11 +15,15 @@ from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.errors import SingleflightError
 from singleflight.events import logger
-from singleflight.lease import Outcome
+from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import new_token
+from singleflight.leases.lanes import Lanes
 
 GRACE = 1.0
 """Seconds a lease is shortened to when its child is being killed: billiard lets it live another 0.1 s."""
+
+LEAVE = 60.0
+"""Seconds for which the waiting slot of a run that will not start is tried to be freed."""
 
 MOST_LOSSES = 5
 """A run that has taken so many pool processes with it is rejected for good instead of redelivered."""
@@ -120,7 +124,8 @@ class SingletonRequest(Behind):
         if delivery is not None and delivery.carried.slot is not None:
             keys.add(delivery.carried.slot)
         for key in keys:
-            _background.submit(self.task.singleflight.leave, key, delivery)
+            runtime, end = self.task.singleflight, monotonic() + LEAVE
+            _background.put(id(runtime), partial(runtime.leave_by, end, key, delivery))
 
     def _singleflight_asked(self) -> tuple[Delivery | None, Asked | None]:
         """Return this delivery, and what the child has asked the store for, or would have."""
@@ -136,8 +141,8 @@ class SingletonRequest(Behind):
         return delivery, request
 
 
-_background = ThreadPoolExecutor(1, "singleflight-slots")
-"""Asks the store for the event loop, which must not wait; has no thread before its first errand."""
+_background = Lanes("singleflight-slots")
+"""Asks the store for the event loop, which must not wait; a store that hangs does not hold up the exit."""
 
 
 _losses: OrderedDict[str, int] = OrderedDict()

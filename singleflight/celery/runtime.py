@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +11,10 @@ from singleflight.api import PREFIX
 from singleflight.celery import joining
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
-from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.events import Notify, logger, short_key
 from singleflight.keys import rule_of
-from singleflight.lease import Outcome
+from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, open_store
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from singleflight.keys import KeyRule
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
+
+LEAVE_AGAIN = 1.0
+"""Seconds between two tries to free a waiting slot."""
 
 REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys", "sentinel")
 SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
@@ -136,18 +140,26 @@ class Runtime:
 
         ``ended`` also records that: its publisher may be just about to ask for the slot in its name.
         """
-        try:
-            if ended:
-                outcome = Outcome.CANCELLED
-                self.leases.store.release(
-                    Release(key, delivery.run_id, delivery.attempt, delivery.token, outcome)
-                )
-            self.leases.store.unqueue(key, delivery.run_id)
-        except SingleflightError as error:
-            logger.warning(
-                "run %s of %s: its waiting slot is left to lapse: %s",
-                delivery.run_id, short_key(key), error,
-            )  # fmt: skip
+        self.leave_by(monotonic(), key, delivery, ended=ended)
+
+    def leave_by(self, end: float, key: str, delivery: Delivery, *, ended: bool = False) -> None:
+        """Do so, and try until a moment on the clock of leases if the store is away."""
+        release = Release(key, delivery.run_id, delivery.attempt, delivery.token, Outcome.CANCELLED)
+        store, ask = self.leases.store, self.leases.breaker.ask
+        while True:
+            try:
+                if ended:
+                    ask(lambda: store.release(release))
+                ask(lambda: store.unqueue(key, delivery.run_id))
+            except SingleflightError as error:
+                if isinstance(error, StoreUnavailable) and monotonic() < end:
+                    time.sleep(LEAVE_AGAIN)
+                    continue
+                logger.warning(
+                    "run %s of %s: its waiting slot is left to lapse: %s",
+                    delivery.run_id, short_key(key), error,
+                )  # fmt: skip
+            return
 
     def check_results(self, task: Task, policy: Policy) -> None:
         """Refuse a result backend under which a task's options cannot work.

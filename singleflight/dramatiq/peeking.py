@@ -54,9 +54,9 @@ def peek(actor: Actor[Any, Any], /, *args: Any, **kwargs: Any) -> Status:
 
 async def apeek(actor: Actor[Any, Any], /, *args: Any, **kwargs: Any) -> Status:
     """Do what `peek` does, without making the event loop wait for the store."""
-    from singleflight.aio import in_thread  # noqa: PLC0415 - few need it, and it brings asyncio
+    from singleflight.leases.awaiting import in_thread  # noqa: PLC0415 - few need it, and it brings asyncio
 
-    return await in_thread(lambda: peek(actor, *args, **kwargs))
+    return await in_thread(lambda: peek(actor, *args, **kwargs), lane=id(actor))
 
 
 def _runtime(actor: Actor[Any, Any]) -> Runtime:

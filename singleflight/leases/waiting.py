@@ -63,8 +63,9 @@ def in_line(leases: Leases, request: Request, deadline: float) -> Request:
 def leave_line(leases: Leases, request: Request) -> None:
     """Let the others pass, for one who gives up."""
     if request.listens:
+        # A store that has just failed is not waited for: the place lapses within `SLOT` seconds.
         with suppress(SingleflightError):
-            leases.store.unqueue(request.key, request.run_id)
+            leases.breaker.ask(lambda: leases.store.unqueue(request.key, request.run_id))
 
 
 def time_left(answer: Busy | StoreUnavailable, request: Request, deadline: float) -> float:
@@ -160,5 +161,6 @@ def leases_of(store: Store | str) -> Leases:
     if "://" not in store:
         raise ConfigurationError(f"{store!r} is not a store URL; write one such as redis://host:6379/0")
     if store not in _Opened.by_url:
-        _Opened.by_url[store] = Leases(open_store(store))
+        # If two threads come here at once, one of the stores is dropped before it has connected.
+        _Opened.by_url.setdefault(store, Leases(open_store(store)))
     return _Opened.by_url[store]
