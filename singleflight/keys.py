@@ -253,11 +253,11 @@ def _check_prefix(prefix: str) -> None:
 def _key_text(prefix: str, name: str, arguments: list[bytes]) -> str:
     whole = join(b"k", [text(name), *(chunk(b"a", argument) for argument in arguments)])
     digest = hashlib.sha256(whole).hexdigest()[:32]
-    return f"{prefix}:{_readable(name)}:{{{digest}}}"
+    return f"{prefix}:{readable(name)}:{{{digest}}}"
 
 
 @lru_cache(maxsize=1024)
-def _readable(name: str) -> str:
+def readable(name: str) -> str:
     """Return what of a name stands in its keys."""
     # "script" cannot form a new "__main__" with what stands around it.
     readable = name.replace("__main__", "script")[-MAX_READABLE:]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from singleflight.cli.operators import actions
-from singleflight.cli.operators.access import Access
+from singleflight.cli.operators.access import Access, wanted_by
 from singleflight.cli.operators.commands import ALL, EVERY, JSON, YES
 from singleflight.cli.output import Failure, spoken
 from singleflight.errors import SingleflightError
@@ -54,9 +54,12 @@ def ls(ctx: click.Context, *, everything: bool, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def show(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
-    """Show all about one key: a key as `ls` prints it, or a task and its ARGUMENTS as a JSON object."""
+    """Show all about one key: a key as `ls` prints it, a task, a run's id, or a task and its ARGUMENTS.
+
+    The ARGUMENTS are a JSON object; of a task without them, all keys are listed.
+    """
     access = _access(ctx)
-    actions.show(access, access.key(words), as_json=as_json)
+    actions.show(access, access.key(words), wanted=wanted_by(words), as_json=as_json)
 
 
 @singleflight.command()

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import time
+import uuid
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,9 @@ import pytest
 from singleflight import Lease, lease, try_lease
 from singleflight.events import short_key
 from singleflight.keys import KeyRule, lease_key
+from singleflight.lease import Holder, Outcome
+from singleflight.stores import open_store
+from singleflight.stores.base import Claim, Release
 from singleflight.stores.redis import RedisStore
 from tests.support.servers import ValkeyServer
 from tests.support.shell import CTRL_C, PROMPT, Shell
@@ -125,6 +130,49 @@ def test_show_finds_the_key_of_a_tasks_arguments(program: Program, prefix: str) 
 
     assert key is not None
     assert key in done.stderr
+
+
+@pytest.fixture
+def renders(server: ValkeyServer, prefix: str) -> dict[int, str]:
+    """The runs of a task that is keyed by an argument: one is under way, one has ended."""
+    function = inspect.signature(lambda document: document)
+    rule = KeyRule(prefix=prefix, task="shop.render", signature=function, by=("document",))
+    runs = {}
+    with closing(open_store(server.url)) as store:
+        for document in (7, 8):
+            runs[document] = run = str(uuid.uuid4())
+            key = rule.key((document,), {})
+            assert key is not None
+            holder = Holder("shop.render", "worker-1", 7).encode()
+            store.claim(Claim(key, run, 0, run, ttl_ms=60_000, holder=holder))
+            if document == 8:
+                store.release(Release(key, run, 0, run, Outcome.FINISHED))
+    return runs
+
+
+def test_show_lists_the_keys_of_a_task(program: Program, renders: dict[int, str]) -> None:
+    """Whoever knows only the task's name finds its keys, also the free ones, and can show one."""
+    done = program.run("show", "shop.render")
+
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines[::2]] == ["running", "free"]
+    assert lines[1][:4] == ["worker-1", "pid", "7", "for"]
+    assert "2 keys" in done.stderr
+    short = lines[0][1]
+    assert f"run          {renders[7]}" in program.run("show", short).stdout
+    assert [each["run_id"] for each in objects(program.run("show", "--json", "shop.render"))] == [
+        renders[7],
+        renders[8],
+    ]
+
+
+def test_show_finds_the_key_of_a_run(program: Program, renders: dict[int, str], server: ValkeyServer) -> None:
+    """From a run's id, which is the Celery task's or the Dramatiq message's, to key, task and outcome."""
+    shown = program.run("show", renders[8]).stdout
+
+    assert "task         shop.render\n" in shown
+    assert "outcome      finished\n" in shown
+    assert program.run("show", server.url, renders[8]).stdout.splitlines()[0] == shown.splitlines()[0]
 
 
 def test_evict_without_anybody_to_ask_needs_yes(program: Program, held: Lease) -> None:

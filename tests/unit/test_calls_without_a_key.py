@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 BY_VALUE = Singleton(by=lambda account=None: account)
 BY_NAME = Singleton(by="account")
+QUEUE = "keyless"
+"""Memory is shared by all tests of a process, so this file has a queue of its own."""
+
 ONCE = {"at_most_one": "waiting_or_running"}
 
 
@@ -30,6 +33,7 @@ ONCE = {"at_most_one": "waiting_or_running"}
 def app() -> Iterator[Celery]:
     """Return an app with leases in memory, in eager runs too."""
     app = Celery("keyless", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.task_default_queue = QUEUE
     install(app, MemoryStore(), eager=True)
     yield app
     app.close()
@@ -98,7 +102,7 @@ def test_a_celery_publisher_that_looks_gets_the_error(
     with pytest.raises(ConfigurationError, match=r"returned None|has no 'account'"):
         task.delay(**call)
     with app.connection_for_write() as connection:
-        assert connection.default_channel.basic_get("celery") is None
+        assert connection.default_channel.basic_get(QUEUE) is None
 
 
 def test_a_dramatiq_run_without_a_key_is_dead_lettered_at_once(broker: StubBroker) -> None:

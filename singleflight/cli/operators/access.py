@@ -15,12 +15,12 @@ from singleflight.cli.output import Failure, keep_secret
 from singleflight.cli.settings import store_url
 from singleflight.errors import ConfigurationError
 from singleflight.events import short_key
-from singleflight.keys import KeyRule, lease_key
+from singleflight.keys import KeyRule, lease_key, readable
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from singleflight.stores.base import Store
@@ -57,15 +57,23 @@ class Access:
 
     def entries(self) -> Iterator[Entry]:
         """Look at all keys; one that has gone meanwhile is left out."""
-        # Several at a time, because each look may travel far.
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from filter(None, pool.map(self.entry, self.keys()))
+        return self._entries(self.keys())
 
     def entry(self, key: str) -> Entry | None:
         """Look at one key; None if the store knows nothing of it."""
         look = self.store.peek(key)
         counted = getattr(self.store, "counts_refusals", True)
         return None if look is None else Entry(key, look, counted=counted)
+
+    def related(self, wanted: str) -> list[Entry]:
+        """Return the keys of a task, whatever its arguments; if there are none, those that know a run."""
+        if not isinstance(self.store, Listing):
+            return []
+        keys = list(self.keys())
+        name = readable(wanted)
+        of_task = [key for key in keys if short_key(key).rpartition(":")[0] == name]
+        entries = self._entries(of_task or keys)
+        return [entry for entry in entries if of_task or entry.knows(wanted)]
 
     def key(self, words: Sequence[str]) -> str:
         """Return the key that words name: a key, whole or as `ls` prints it, a lease's name, or a task.
@@ -80,14 +88,19 @@ class Access:
             return self._task_key(name, arguments)
         if short_key(name) != name:
             return name
-        readable, _, digits = name.rpartition(":")
-        if readable and len(digits) == 8 and isinstance(self.store, Listing):  # noqa: PLR2004 - as `short_key` cuts
+        task, _, digits = name.rpartition(":")
+        if task and len(digits) == 8 and isinstance(self.store, Listing):  # noqa: PLR2004 - as `short_key` cuts
             found = [key for key in self.keys() if named(key) == name]
             if len(found) > 1:
                 raise Failure(f"{name} means {len(found)} keys: {', '.join(found)}; give a whole one")
             if found:
                 return found[0]
         return lease_key(self.prefix, name)
+
+    def _entries(self, keys: Iterable[str]) -> Iterator[Entry]:
+        # Several at a time, because each look may travel far.
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from filter(None, pool.map(self.entry, keys))
 
     def _task_key(self, task: str, arguments: Sequence[str]) -> str:
         try:
@@ -145,6 +158,14 @@ def open_lease(words: Sequence[str], url_file: Path | None, prefix: str) -> tupl
     if not rest:
         raise Failure("which one? write its name; `singleflight ls` lists them", 2)
     return access, access.key(rest)
+
+
+def wanted_by(words: Sequence[str]) -> str:
+    """Return the word that may also be a task or a run's id; empty if a task's arguments were given."""
+    names = words[1:] if "://" in words[0] else words
+    if not names:
+        return locate(words[0], None).name
+    return names[0] if len(names) == 1 else ""
 
 
 def who_asks() -> str:

@@ -50,14 +50,26 @@ def ls(access: Access, *, everything: bool, as_json: bool) -> None:
         speak(f"nothing is known under the prefix {access.prefix!r}; another one is given with --prefix")
 
 
-def show(access: Access, key: str, *, as_json: bool) -> None:
-    """Print all about one key.
+def show(access: Access, key: str, *, wanted: str = "", as_json: bool) -> None:
+    """Print all about one key, or a line or two about each of several.
+
+    ``wanted`` is what was typed, if that may also be a task, whose keys are meant, or a run's id.
 
     Raises:
         Failure: if the store knows nothing of it.
     """
-    entry = _known(access, key)
-    click.echo(json.dumps(entry.facts()) if as_json else "\n".join(entry.paragraph()))
+    entry = access.entry(key)
+    found = [entry] if entry else in_order(access.related(wanted)) if wanted else []
+    if not found:
+        raise Failure(_unknown(key))
+    if as_json:
+        click.echo("\n".join(json.dumps(one.facts()) for one in found))
+    elif len(found) == 1:
+        click.echo("\n".join(found[0].paragraph()))
+    else:
+        for one in found:
+            click.echo("\n".join(one.lines()))
+        click.echo(f"{len(found)} keys; show one of them by its name", err=True)
 
 
 def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
@@ -191,5 +203,9 @@ def _count(entries: list[Entry], *, hidden: int) -> str:
 def _known(access: Access, key: str) -> Entry:
     entry = access.entry(key)
     if entry is None:
-        raise Failure(f"the store knows nothing of {key}: nobody has it, or had it lately")
+        raise Failure(_unknown(key))
     return entry
+
+
+def _unknown(key: str) -> str:
+    return f"the store knows nothing of {key}: nobody has it, or had it lately"

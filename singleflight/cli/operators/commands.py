@@ -9,7 +9,7 @@ import click
 
 from singleflight.api import PREFIX
 from singleflight.cli.operators import actions
-from singleflight.cli.operators.access import open_access, open_lease
+from singleflight.cli.operators.access import open_access, open_lease, wanted_by
 from singleflight.cli.output import Failure
 from singleflight.cli.parameters import pause
 
@@ -60,18 +60,19 @@ def ls(
 @JSON
 @on_store
 def show(words: tuple[str, ...], *, as_json: bool, prefix: str, url_file: Path | None) -> None:
-    """Show all about one key: who holds it, who waits, who ran last.
+    """Show all about one key: who holds it, since when, who waits, who ran last.
 
-    NAME is a key as `ls` prints it, a lease as `run` takes it, or a task; a task's ARGUMENTS are those that
-    make its key, as a JSON object.
+    NAME is a key as `ls` prints it, a lease as `run` takes it, a task, or the id of a run. A task's ARGUMENTS
+    are those that make its key, as a JSON object; without them, all its keys are listed.
 
     \b
       singleflight show redis://redis/0/nightly
       singleflight show redis://redis/0 shop.recalculate:3f2a9c1b
       singleflight show redis://redis/0 shop.recalculate '{"account_id": 7}'
+      singleflight show redis://redis/0 759d2cba-8f56-4fe2-8c19-036125fe96a8
     """  # noqa: D301 - Click reads the \b
     access, key = open_lease(words, url_file, prefix)
-    actions.show(access, key, as_json=as_json)
+    actions.show(access, key, wanted=wanted_by(words), as_json=as_json)
 
 
 @click.command()

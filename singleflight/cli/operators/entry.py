@@ -62,6 +62,17 @@ class Entry:
         """The key as logs show it; in front of an entry of beat's schedule, ``beat:``."""
         return named(self.key)
 
+    @property
+    def task(self) -> str:
+        """Whose key it is, as far as the store knows: the whole name if a run has held it, else its end."""
+        holder = Holder.decode(self.look.record.holder)
+        return holder.task if holder else short_key(self.key).rpartition(":")[0]
+
+    def knows(self, run_id: str) -> bool:
+        """Whether a run of this id holds the key, waits for it, or is remembered."""
+        record = self.look.record
+        return run_id in (record.run_id, self.waiting, *(run.run_id for run in record.runs))
+
     def facts(self) -> dict[str, object]:
         """Return all there is, for JSON; durations in seconds, None where something does not apply."""
         record = self.look.record
@@ -69,7 +80,7 @@ class Entry:
         return {
             "key": self.key,
             "short_key": self.name,
-            "task": holder.task if holder else None,
+            "task": self.task,
             "state": self.state,
             "run_id": record.run_id or None,
             "fence": record.fence,
@@ -105,6 +116,7 @@ class Entry:
         record = self.look.record
         rows = [
             ("key", self.key),
+            ("task", self.task),
             ("state", self.state),
             ("run", record.run_id or "none yet"),
             ("holder" if record.held else "last holder", str(Holder.decode(record.holder) or "unknown")),
