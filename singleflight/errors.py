@@ -8,6 +8,10 @@ SingleflightError
  └── StoreUnavailable     the store did not answer, or not in time
 """
 
+from __future__ import annotations
+
+from singleflight.answers import Busy
+
 
 class SingleflightError(Exception):
     """Root of every error that singleflight raises."""
@@ -21,7 +25,27 @@ class ConfigurationError(SingleflightError, ValueError):
 
 
 class Conflict(SingleflightError):
-    """Raised when another run holds the key and the task said ``on_conflict="raise"``."""
+    """Raised when another run holds the key and the task said ``on_conflict="raise"``, or a wait is over.
+
+    `busy` tells who is in the way: ``run_id``, ``reason``, ``holder``, ``since``. It is kept as text among
+    the arguments, so it survives pickling and whatever rebuilds errors from their arguments.
+    """
+
+    def __init__(self, text: str = "", busy: Busy | str = "") -> None:
+        """Say what happened, and who is in the way: a `Busy`, or the text of one."""
+        kept = busy.encode() if isinstance(busy, Busy) else busy
+        super().__init__(text, *([kept] if kept else []))
+
+    @property
+    def busy(self) -> Busy | None:
+        """Who is in the way; None if this was raised without that."""
+        return Busy.decode(self.args[1]) if len(self.args) > 1 else None
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class Skipped(SingleflightError):

@@ -106,6 +106,24 @@ _LEVELS = {
 """Everything else is trouble: WARNING."""
 
 
+_REFUSALS = {
+    *(Kind.SKIPPED, Kind.DEFERRED, Kind.REFUSED, Kind.DROPPED, Kind.GAVE_UP, Kind.OBSERVED),
+}
+
+NOT_SENT = "not sent: "
+"""Before the reason of a refusal that was met where the call was made."""
+
+_WHY = {
+    "finished": "this run has ended already",
+    "same_run": "another delivery of this run is alive",
+    "window": "too soon after the last start",
+    "reserved": "a run that has waited longer goes first",
+    "superseded": "somebody else went on",
+    "queued": "another run waits already",
+}
+"""What a reason means where nobody's name says it; by the text of `singleflight.lease.Reason`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened to one key."""
@@ -131,10 +149,13 @@ class Event:
         parts = [f"{self.task}: run {self.run_id} {self.kind.replace('_', ' ')}", f"key {self.key}"]
         if self.reason:
             parts.append(self.reason)
+        if self.kind in _REFUSALS and (why := _WHY.get(self.reason.removeprefix(NOT_SENT))):
+            parts.append(why)
         if self.holder is not None:
             parts.append(f"held by {self.holder}")
         if self.age is not None:
-            parts.append(f"for {self.age:.1f} s")
+            held = self.kind not in _REFUSALS or self.holder is not None
+            parts.append(f"for {self.age:.1f} s" if held else f"which was {self.age:.1f} s ago")
         if self.delay is not None:
             parts.append(f"again in {self.delay:.1f} s")
         return ", ".join(parts)

@@ -192,7 +192,7 @@ def _refused(
         case Refuse():
             tell(Kind.REFUSED, request, busy)
             _leave_at_end(task, delivery, request, busy)
-            raise Conflict(f"{task.name}: {busy}")
+            raise Conflict(f"{task.name}: {busy}", busy)
         case Skip(gave_up):
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
             _leave_at_end(task, delivery, request, busy)

@@ -135,7 +135,7 @@ class Arrival:
                 self._defer(delay, resumed=busy.resumed, joins=busy.ahead if joins else None)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
-                raise errors.Conflict(f"{self.message.actor_name}: {busy}")
+                raise errors.Conflict(f"{self.message.actor_name}: {busy}", busy)
             case Skip(gave_up):
                 tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, self.request, busy)
         ended = False

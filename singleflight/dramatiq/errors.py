@@ -55,7 +55,7 @@ def translated(subject: str) -> Iterator[None]:
     except errors.StoreUnavailable as error:
         raise StoreUnavailable(f"{subject}: {error}") from error
     except errors.Conflict as error:
-        raise Conflict(f"{subject}: {error}") from error
+        raise Conflict(f"{subject}: {error}", error.busy or "") from error
     except errors.SingleflightError as error:
         raise ConfigurationError(f"{subject}: {error}") from error
 

@@ -109,9 +109,8 @@ class Leases:
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
         """Report what became of a refused claim."""
-        holder, since = busy.holder, busy.since
-        if busy.reason is Reason.RESERVED:
-            holder = since = None  # those of the run before: of who goes next only the run is known
+        holder = busy.holder if busy.holds else None  # else those of the run before
+        since = busy.since if busy.holds or busy.reason is Reason.WINDOW else None
         age = None if since is None else max(0.0, time.time() - since)
         self.notify(about(request, kind, str(busy.reason), holder=holder, age=age, delay=delay))
 

@@ -79,7 +79,7 @@ def time_left(answer: Busy | StoreUnavailable, request: Request, deadline: float
         if left <= 0:
             raise answer
     elif left <= 0 or answer.reason is Reason.FINISHED:
-        raise Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later")
+        raise Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later", answer)
     return left
 
 

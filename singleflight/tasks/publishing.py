@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import Event, Kind, short_key
+from singleflight.events import NOT_SENT, Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.breaker import Breaker
@@ -82,9 +82,9 @@ class Place:
             shown = message_id_of(busy.run_id)
             busy = replace(busy, run_id=shown, waiting=message_id_of(busy.waiting))
             refused = self.policy.on_conflict == "raise"
-            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"not sent: {busy.reason}", shown, busy)
+            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"{NOT_SENT}{busy.reason}", shown, busy)
             if refused:
-                raise Conflict(f"not sent: {busy}")
+                raise Conflict(f"not sent: {busy}", busy)
         return busy
 
     def take(self, run_id: str, delay: float, expires: float = math.inf) -> None:

@@ -11,7 +11,7 @@ from celery.contrib.abortable import AbortableAsyncResult, AbortableTask
 from celery.result import AsyncResult, EagerResult
 from kombu.utils.json import loads
 
-from singleflight import ConfigurationError, Singleton
+from singleflight import ConfigurationError, Conflict, Singleton
 from singleflight.celery import install
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.results import SingletonResult
@@ -206,6 +206,20 @@ def test_a_result_is_of_the_tasks_own_kind(app: Celery, options: Singleton) -> N
     assert second.is_aborted()
     assert first.is_aborted() is (options is ONCE)
     assert second.duplicate is (options is ONCE)
+
+
+def test_a_refused_caller_is_told_who_is_in_the_way(app: Celery) -> None:
+    """The conflict has the run's id, as the error of those who refuse duplicates elsewhere has."""
+    install(app, MemoryStore())
+    options = Singleton(by="key", at_most_one="waiting_or_running", on_conflict="raise")
+    task = app.task(shared=False, name="refusing", singleton=options)(body_of)
+    first = task.delay("a")
+
+    with pytest.raises(Conflict) as refused:
+        task.delay("a")
+    busy = refused.value.busy
+    assert busy is not None
+    assert (busy.run_id, busy.reason) == (first.id, Reason.QUEUED)
 
 
 def test_a_result_survives_a_pickle(app: Celery) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import json
+import math
 import pickle
 
 import pytest
+from celery import Celery
+from celery.backends.base import DisabledBackend
 
 from singleflight import errors
-from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
+from singleflight.lease import Busy, Holder, Reason
 
 TREE = [error for _, error in inspect.getmembers(errors, inspect.isclass) if issubclass(error, Exception)]
 
@@ -28,6 +34,37 @@ def test_every_error_survives_pickling_and_being_rebuilt_from_its_arguments(erro
     assert pickle.loads(pickle.dumps(raised)).args == raised.args
     assert type(raised)(*raised.args).args == raised.args
     assert all(isinstance(argument, str) for argument in raised.args)
+
+
+BUSY = Busy(
+    Reason.RUNNING, "run-1", 12.5, Holder("shop.night", "wörker-1", 7), 1_800_000_000.25, waiting="run-2"
+)
+
+
+@pytest.mark.parametrize("busy", [BUSY, Busy(Reason.QUEUED, "run-1", math.inf), Busy(Reason.FINISHED, "", 0)])
+def test_a_conflict_tells_who_is_in_the_way_wherever_it_travels(busy: Busy) -> None:
+    """Pickled, rebuilt from its arguments or from their JSON: the text and `busy` are the same."""
+    raised = Conflict(f"night: {busy}", busy)
+    backend = DisabledBackend(app=Celery("errors", set_as_current=False))
+    stored = json.loads(json.dumps(backend.prepare_exception(raised, "json")))
+    travelled = [
+        pickle.loads(pickle.dumps(raised)),
+        copy.deepcopy(raised),
+        Conflict(*raised.args),
+        backend.exception_to_python(stored),
+    ]
+
+    assert [error.busy for error in travelled] == [busy] * 4
+    assert [str(error) for error in travelled] == [f"night: {busy}"] * 4
+    assert repr(raised) == f"Conflict({str(raised)!r})", "monitors show the sentence, and not what travels"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", "7", '{"reason":"odd"}', BUSY.encode()[:-9], "[" * 9999]
+)
+def test_a_conflict_with_foreign_arguments_knows_of_nobody(text: str) -> None:
+    """What stands in a result backend may come from anyone."""
+    assert Conflict("night is taken", text).busy is None
 
 
 def test_a_wrong_value_is_also_a_value_error() -> None:

@@ -11,7 +11,8 @@ import pytest
 from singleflight.errors import StoreUnavailable
 from singleflight.events import Event, Kind, Notify
 from singleflight.keys import KeyRule
-from singleflight.lease import Holder
+from singleflight.lease import Busy, Holder, Reason
+from singleflight.leases.claiming import Request
 
 if TYPE_CHECKING:
     from tests.support.core import Core
@@ -61,6 +62,51 @@ def test_an_event_reads_as_a_sentence() -> None:
         "shop.report: run r1 deferred, key shop.report:0123, running, "
         "held by shop.report on web-1, pid 7, for 12.3 s, again in 3.0 s"
     )
+
+
+HERE = Holder("shop.report", "web-1", 7)
+
+
+@pytest.mark.parametrize(
+    ("busy", "said"),
+    [
+        (Busy(Reason.RUNNING, "r0", 5, HERE, 0.0), "running, held by shop.report on web-1, pid 7, for 3.0 s"),
+        (
+            Busy(Reason.SAME_RUN, "r1", 5, HERE, 0.0),
+            "same_run, another delivery of this run is alive, held by shop.report on web-1, pid 7, for 3.0 s",
+        ),
+        (Busy(Reason.FINISHED, "r1", 0, HERE, 0.0), "finished, this run has ended already"),
+        (
+            Busy(Reason.WINDOW, "r0", 5, HERE, 0.0),
+            "window, too soon after the last start, which was 3.0 s ago",
+        ),
+        (Busy(Reason.RESERVED, "r0", 5, HERE, 0.0), "reserved, a run that has waited longer goes first"),
+        (Busy(Reason.QUEUED, "r0", 5, HERE, 0.0), "queued, another run waits already"),
+        (Busy(Reason.SUPERSEDED, "r0", 5, HERE, 0.0), "superseded, somebody else went on"),
+    ],
+    ids=lambda value: str(value.reason) if isinstance(value, Busy) else "",
+)
+def test_each_reason_has_its_own_sentence(
+    core: Core, monkeypatch: pytest.MonkeyPatch, busy: Busy, said: str
+) -> None:
+    """Where nobody has the key any more, nobody is said to hold it: not in the log, and not in the error."""
+    heard: list[Event] = []
+    core.leases.notify._listeners = (heard.append,)
+    monkeypatch.setattr("time.time", lambda: 3.0)
+    core.leases.tell(
+        Kind.SKIPPED, Request("p:night:{00112233445566778899aabbccddeeff}", "night", "r1", "token"), busy
+    )
+
+    assert str(heard[0]) == f"night: run r1 skipped, key night:00112233, {said}"
+    assert ("held" in str(heard[0])) is (heard[0].holder is not None) is busy.holds
+    assert (" by shop.report" in str(busy)) is busy.holds
+
+
+def test_what_was_not_sent_says_why_too() -> None:
+    """A publisher's log line names the reason as the worker's does."""
+    happened = event(Kind.SKIPPED, reason="not sent: queued")
+
+    assert str(happened).endswith("not sent: queued, another run waits already")
 
 
 def test_a_listeners_exception_is_logged_and_the_others_are_still_called(
