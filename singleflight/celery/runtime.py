@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.api import PREFIX
-from singleflight.celery import joining
+from singleflight.celery import joining, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
@@ -41,8 +41,6 @@ SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
 VISIBILITY_TIMEOUTS = {**dict.fromkeys(REDIS_TRANSPORTS, 3600), "sqs": 1800, "pgmq": 1800, "slmq": 1800}
 """Seconds: what those of kombu's transports assume that have one, if nobody says otherwise."""
 
-OPTIONS = ("url", "prefix", "enabled", "defaults", "store_timeout", "remember", "listeners", "eager")
-
 
 class Runtime:
     """What `install` leaves with an app: settings are read when the first task needs them, not before."""
@@ -53,12 +51,20 @@ class Runtime:
         self._store = store
         self._given = given
         self._policies = Policies(lambda: self.defaults)
+        self._names_are_right = False
 
     def setting(self, name: str, built_in: Any = None) -> Any:
-        """Return ``name`` as given to `install`, else ``app.conf.singleflight_<name>``, else built in."""
+        """Return ``name`` as given to `install`, else ``app.conf.singleflight_<name>``, else built in.
+
+        Raises:
+            ConfigurationError: if the configuration has a setting of ours that there is not.
+        """
         if self._given.get(name) is not None:
             return self._given[name]
-        value = self.app.conf.get(f"singleflight_{name}")
+        if not self._names_are_right:
+            settings.check_names(self.app)
+            self._names_are_right = True
+        value = self.app.conf.get(f"{settings.PREFIX}{name}")
         return built_in if value is None else value
 
     @property

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
 
 from singleflight import ConfigurationError, Singleton
-from singleflight.celery import install
+from singleflight.celery import __file__ as celery_package
+from singleflight.celery import install, settings
 from singleflight.celery.delivery import HEADER, NESTING, Delivery
 from singleflight.stores.memory import MemoryStore
 from singleflight.stores.redis import RedisStore
@@ -16,6 +19,8 @@ from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from singleflight.celery.runtime import Runtime
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def work() -> None:
@@ -143,3 +148,45 @@ def test_a_delivery_knows_whether_its_run_may_have_started(
     delivery = Delivery.read({"id": "run", HEADER: None, **request_dict}, "token")
 
     assert (delivery.attempt, delivery.returning) == (attempt, returning)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "near"),
+    [
+        (None, "singleflight_prefx", "singleflight_prefix"),
+        (None, "singleflight_beat_catchup", "singleflight_beat_catch_up"),
+        ("CELERY", "CELERY_SINGLEFLIGHT_LISTENER", "CELERY_SINGLEFLIGHT_LISTENERS"),
+        ("CELERY", "CELERY_SINGLEFLIGHT_STORE_TIME", "CELERY_SINGLEFLIGHT_STORE_TIMEOUT"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(
+    namespace: str | None, name: str, near: str
+) -> None:
+    """It is refused at first use, in a publisher too, wherever Celery takes its configuration from."""
+    app = Celery("misspelt", broker="redis://", set_as_current=False)
+    app.config_from_object(type("Conf", (), {name: "x", "SINGLEFLIGHT_OF_ANOTHER": 1}), namespace=namespace)
+    install(app)
+
+    with pytest.raises(ConfigurationError, match=f"^{name} is no setting .* did you mean {near}\\?"):
+        _ = app.singleflight.enabled
+
+
+def test_settings_of_others_and_of_a_namespace_are_left_alone() -> None:
+    """Only what begins as our settings do is looked at."""
+    conf = {"CELERY_SINGLEFLIGHT_PREFIX": "named", "SINGLEFLIGHT_MINE": 1, "CELERY_OTHER": 2}
+    app = Celery("others", broker="redis://", set_as_current=False)
+    app.config_from_object(type("Conf", (), conf), namespace="CELERY")
+    install(app)
+
+    assert app.singleflight.prefix == "named"
+
+
+def test_each_setting_that_is_read_is_known_and_documented() -> None:
+    """The list of names, the code and the page say the same."""
+    sources = [path.read_text() for path in Path(celery_package).parent.glob("*.py")]
+    read = {name for text in sources for name in re.findall(r"\.setting\(\s*\"(\w+)\"", text)}
+    page = (PROJECT / "docs/celery.md").read_text()
+
+    assert {settings.PREFIX + name for name in read} <= settings.NAMES
+    for name in settings.NAMES:
+        assert f"`{name.removeprefix(settings.PREFIX)}`" in page or f"`{name}`" in page, name
