@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import reprlib
+import sys
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from importlib import import_module
 from types import MappingProxyType
 from typing import Final, Literal, NoReturn, get_args
 
@@ -168,6 +170,15 @@ class Singleton:
             f"instead of base=Singleton write @app.task(singleton=True), "
             f"or @app.task(singleton=Singleton(by='user_id')) where celery-singleton had unique_on"
         )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Have our side of Celery loaded once a task has these options: it tells if nobody installs it.
+
+        Celery makes a class of each task. Imported by name, because only a process that uses Celery has it.
+        """
+        of_celery = sys.modules.get("celery.app.task")
+        if name == "singleton" and of_celery is not None and issubclass(owner, of_celery.Task):
+            import_module("singleflight.celery")
 
     def __repr__(self) -> str:
         return f"Singleton({', '.join(f'{option}={value!r}' for option, value in self._given().items())})"

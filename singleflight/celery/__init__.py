@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from celery.signals import task_postrun, worker_init
 
 from singleflight.celery import checks, gate
+from singleflight.celery import uninstalled as uninstalled  # its receivers
 from singleflight.celery.errors import Skipped
 from singleflight.celery.peeking import apeek, peek
 from singleflight.celery.pickling import carry_along

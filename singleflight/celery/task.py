@@ -11,6 +11,7 @@ from singleflight.celery import gate, marks, publish
 from singleflight.celery.delivery import option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.results import marked
+from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton
 
 if TYPE_CHECKING:
@@ -42,8 +43,17 @@ class SingletonTask(Behind):
 
     @property
     def singleflight(self) -> Runtime:
-        """What `install` left with the task's app."""
-        runtime: Runtime = self.app.singleflight
+        """What `install` left with the task's app.
+
+        Raises:
+            ConfigurationError: if the app is a copy that it did not come along with.
+        """
+        runtime: Runtime | None = getattr(self.app, "singleflight", None)
+        if runtime is None:
+            raise ConfigurationError(
+                f"{self.name} takes no lease here: the copy of the app {self.app.main!r} in this process has "
+                "none. Call singleflight.celery.install(app) in it as well, in the signal worker_process_init"
+            )
         return runtime
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from billiard.reduction import ForkingPickler
-from celery import Celery
+from celery import Celery, current_app
+from celery.app.trace import build_tracer
+from celery.signals import worker_process_init
 
 from singleflight import ConfigurationError, Singleton
 from singleflight.celery import install
@@ -109,6 +111,25 @@ def test_a_store_that_is_given_as_an_object_goes_along(store: Any) -> None:
     assert type(there) is type(store)
     assert where(there) == where(store)
     assert (there.timeout, there.remember) == (store.timeout, store.remember)
+
+
+def test_a_copy_that_was_made_without_its_leases_runs_no_singleton() -> None:
+    """A pool that copies its app in a way of its own has such tasks fail, with a sentence that says why."""
+    app = make()
+    install(app, MemoryStore())
+    rebuild, arguments = Celery.__reduce__(app)
+    copy = rebuild(*arguments)
+    copy.task(name="t", singleton=True, lazy=False)(work)
+    before = current_app._get_current_object()
+    copy.set_current()
+    try:
+        worker_process_init.send(sender="host")
+    finally:
+        before.set_current()
+
+    result = build_tracer("t", copy.tasks["t"], app=copy)("id", (), {}, {"id": "id", "delivery_info": {}})
+    assert isinstance(result.info.retval, ConfigurationError)
+    assert "worker_process_init" in str(result.info.retval)
 
 
 @pytest.mark.parametrize(
