@@ -6,12 +6,13 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from singleflight.errors import LeaseLost
+from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.identity import message_id_of
 
 if TYPE_CHECKING:
@@ -217,29 +218,72 @@ def about(
     )
 
 
-def log(event: Event) -> None:
-    """Write an event to the logger ``singleflight``: ordinary skips at INFO, trouble at WARNING.
+def levels_of(value: object) -> dict[Kind, int]:
+    """Read the setting ``log_levels``: the level of each kind of event that is not to have its usual one.
 
-    The record carries the event as ``record.singleflight``, for structured logging.
+    Args:
+        value: None, or a mapping from kinds (``"skipped"``) to levels (``"WARNING"``, ``logging.WARNING``).
+
+    Raises:
+        ConfigurationError: for anything else, naming what is wrong.
     """
-    level = _LEVELS.get(event.kind, logging.WARNING)
-    if logger.isEnabledFor(level):
-        logger.log(level, "%s", event, extra={"singleflight": event})
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"log_levels={value!r} must be a dict, such as {{'skipped': 'WARNING'}}")
+    return {_kind(kind): _level(level) for kind, level in value.items()}
+
+
+def _kind(value: object) -> Kind:
+    if isinstance(value, str) and value in set(Kind):
+        return Kind(value)
+    import difflib  # noqa: PLC0415 - slow to load, and only a mistake needs it
+
+    near = difflib.get_close_matches(str(value), list(Kind), n=1)
+    hint = f"did you mean {str(near[0])!r}? " if near else ""
+    raise ConfigurationError(f"log_levels: {value!r} is no event; {hint}Choose among {', '.join(Kind)}")
+
+
+def _level(value: object) -> int:
+    known = logging.getLevelNamesMapping()
+    if isinstance(value, str) and value.upper() in known:
+        return known[value.upper()]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigurationError(
+        f"log_levels: {value!r} is no level; write a name such as 'WARNING', or a number"
+    )
 
 
 class Notify:
-    """Tells every listener; a listener's exception is logged and goes no further."""
+    """Writes events to the logger ``singleflight``, and tells every listener.
 
-    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
-        """Take listeners to call after the log; one with ``singleflight_kinds`` wants to hear those."""
-        self._listeners = (log, *listeners)
+    Ordinary skips are INFO and trouble is WARNING, unless ``levels`` says otherwise. A record carries its
+    event as ``record.singleflight``, for structured logging. A listener's exception is logged and goes no
+    further.
+    """
+
+    def __init__(self, listeners: Iterable[Listener] = (), levels: Mapping[Kind, int] | None = None) -> None:
+        """Take listeners to call after the log; one with ``singleflight_kinds`` wants to hear those.
+
+        Args:
+            listeners: functions that get each `Event`.
+            levels: the levels of kinds that are not to have their usual one; see `levels_of`.
+        """
+        self._listeners = (self._log, *listeners)
+        self._levels = {**_LEVELS, **(levels or {})}
         self._heeded = {
             kind for one in self._listeners[1:] for kind in getattr(one, "singleflight_kinds", Kind)
         }
 
     def heeds(self, kind: Kind) -> bool:
         """Return whether anybody hears events of this kind; others need not be made."""
-        return kind in self._heeded or logger.isEnabledFor(_LEVELS.get(kind, logging.WARNING))
+        return kind in self._heeded or logger.isEnabledFor(self._levels.get(kind, logging.WARNING))
+
+    def _log(self, event: Event) -> None:
+        level = self._levels.get(event.kind, logging.WARNING)
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s", event, extra={"singleflight": event})
 
     def __call__(self, event: Event) -> None:
         """Pass one event on."""

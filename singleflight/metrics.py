@@ -6,7 +6,11 @@
 ``singleflight_events``           counter   by ``event`` (a `Kind`), ``task`` and ``reason``
 ``singleflight_hold_seconds``     histogram by ``task``: from grant to release
 ``singleflight_deferral_seconds`` histogram by ``task``: how long a deferred run stays away
+``singleflight_held_since_seconds`` gauge   by ``task``: since when the process holds its oldest lease
 ================================= ========= ==============================================
+
+The gauge is in epoch seconds, and 0 while none is held: ``time() - (singleflight_held_since_seconds > 0)``
+shows a body that hangs, however often its lease is renewed.
 
 Labels never carry arguments. ``reason`` is a `Reason` or an `Outcome`, else empty. A store that is away is
 ``event="store_error"`` and never a conflict. ``granted`` and ``took_over`` together are all grants.
@@ -14,6 +18,9 @@ Labels never carry arguments. ``reason`` is a `Reason` or an `Outcome`, else emp
 
 from __future__ import annotations
 
+import os
+import time
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
@@ -30,10 +37,12 @@ if TYPE_CHECKING:
     from singleflight.events import Event, Listener
 
 EVENTS, HOLD, DEFERRAL = "singleflight_events", "singleflight_hold_seconds", "singleflight_deferral_seconds"
+HELD = "singleflight_held_since_seconds"
 HELP = {
     EVENTS: "What happened to leases",
     HOLD: "Seconds from the grant of a lease to its release",
     DEFERRAL: "Seconds for which a deferred run stays away",
+    HELD: "Epoch seconds since which this process holds the oldest of its leases, 0 if it holds none",
 }
 BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 """Seconds: tasks take milliseconds or hours."""
@@ -42,15 +51,19 @@ REASONS = frozenset([*map(str, Reason), *map(str, Outcome)])
 
 
 class _Meters(Protocol):
+    @property
+    def held(self) -> _Held: ...
     def count(self, event: str, task: str, reason: str) -> None: ...
     def observe(self, name: str, task: str, seconds: float) -> None: ...
+    def held_since(self, task: str, moment: float) -> None: ...
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Listener:
     """Return a listener that counts with ``prometheus_client``; called again, it counts in the same metrics.
 
     In a prefork pool set ``PROMETHEUS_MULTIPROC_DIR`` for the worker and serve a registry with a
-    `MultiProcessCollector`, as ``prometheus_client`` says: all processes are then counted as one.
+    `MultiProcessCollector`, as ``prometheus_client`` says: all processes are then counted as one. Its
+    ``mark_process_dead``, called for each process that ends, takes away what that one held.
 
     Args:
         registry: where the metrics are registered; built in, the client's own. A pool process that is not
@@ -76,6 +89,8 @@ class _Counting:
         self._meters, self._anew = meters, anew
 
     def __call__(self, event: Event) -> None:
+        if event.kind in (Kind.GRANTED, Kind.TOOK_OVER, Kind.RELEASED):
+            self._meters.held_since(event.task, self._meters.held.note(event))
         self._meters.count(str(event.kind), event.task, _label(event.reason))
         if event.kind is Kind.RELEASED and event.age is not None:
             self._meters.observe(HOLD, event.task, event.age)
@@ -86,6 +101,27 @@ class _Counting:
         if self._anew is None:
             raise TypeError("it counts in a registry or a meter that only this process has")
         return self._anew, ()
+
+
+class _Held:
+    """Since when this process holds the leases of each task."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._since: dict[str, dict[str, float]] = {}
+        self._pid = os.getpid()
+
+    def note(self, event: Event) -> float:
+        """Note a grant or a release; return since when its task's oldest lease is held, 0.0 if none is."""
+        with self._lock:
+            if self._pid != os.getpid():  # a fork: what the parent holds is not ours
+                self._since, self._pid = {}, os.getpid()
+            of_task = self._since.setdefault(event.task, {})
+            if event.kind is Kind.RELEASED:
+                of_task.pop(event.token, None)
+            else:
+                of_task[event.token] = time.time()
+            return min(of_task.values(), default=0.0)
 
 
 def _label(reason: str) -> str:
@@ -124,12 +160,19 @@ class _Prometheus:
             name: prometheus_client.Histogram(name, HELP[name], ("task",), buckets=BUCKETS, registry=where)
             for name in (HOLD, DEFERRAL)
         }
+        self.held = _Held()
+        self._held_since = prometheus_client.Gauge(
+            HELD, HELP[HELD], ("task",), registry=where, multiprocess_mode="liveall"
+        )
 
     def count(self, event: str, task: str, reason: str) -> None:
         self._events.labels(event, task, reason).inc()
 
     def observe(self, name: str, task: str, seconds: float) -> None:
         self._durations[name].labels(task).observe(seconds)
+
+    def held_since(self, task: str, moment: float) -> None:
+        self._held_since.labels(task).set(moment)
 
 
 def _global_meter() -> Meter:
@@ -150,9 +193,14 @@ class _OpenTelemetry:
             )
             for name in (HOLD, DEFERRAL)
         }
+        self.held = _Held()
+        self._held_since = made.create_gauge(HELD, unit="s", description=HELP[HELD])
 
     def count(self, event: str, task: str, reason: str) -> None:
         self._events.add(1, {"event": event, "task": task, "reason": reason})
 
     def observe(self, name: str, task: str, seconds: float) -> None:
         self._durations[name].record(seconds, {"task": task})
+
+    def held_since(self, task: str, moment: float) -> None:
+        self._held_since.set(moment, {"task": task})

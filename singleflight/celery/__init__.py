@@ -37,6 +37,7 @@ def install(
     store_timeout: float | None = None,
     remember: float | None = None,
     listeners: Iterable[Callable[[Event], None]] | None = None,
+    log_levels: Mapping[str, str | int] | None = None,
     eager: bool | None = None,
 ) -> None:
     """Let an app's tasks be singletons, whether they are declared before or after; the last call counts.
@@ -54,6 +55,8 @@ def install(
         remember: seconds for which an ended run is recognised; built in two hours, at least twice the
             broker's visibility timeout.
         listeners: called with each `singleflight.Event`, after the log.
+        log_levels: the levels of log lines that are not to have their usual one, by kind of event:
+            ``{"skipped": "WARNING"}``.
         eager: take leases in eager runs too, built in False.
 
     Raises:
@@ -66,6 +69,7 @@ def install(
         "store_timeout": store_timeout,
         "remember": remember,
         "listeners": None if listeners is None else tuple(listeners),
+        "log_levels": log_levels,
         "eager": eager,
     }
     first = not hasattr(app, "singleflight")

@@ -12,7 +12,7 @@ from singleflight.celery import joining, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
-from singleflight.events import Notify, logger, short_key
+from singleflight.events import Notify, levels_of, logger, short_key
 from singleflight.keys import rule_of
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
@@ -185,7 +185,11 @@ class Runtime:
 
     def open_leases(self, *, remember: float | None = None) -> Leases:
         """Return leases in the app's store; ``remember`` goes before the setting if the store is a URL."""
-        return Leases(self._open(remember), Notify((sending(self.app), *self.setting("listeners", ()))))
+        return Leases(self._open(remember), self._notify())
+
+    def _notify(self) -> Notify:
+        listeners = sending(self.app), *self.setting("listeners", ())
+        return Notify(listeners, levels_of(self.setting("log_levels")))
 
     def _open(self, remember: float | None) -> Store:
         store = self._store if self._store is not None else self.setting("url")

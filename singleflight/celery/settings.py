@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from celery import Celery
 
 PREFIX = "singleflight_"
-GIVEN = ("url", "prefix", "enabled", "defaults", "store_timeout", "remember", "listeners", "eager")
+GIVEN = (
+    "url",
+    "prefix",
+    "enabled",
+    "defaults",
+    "store_timeout",
+    "remember",
+    "listeners",
+    "log_levels",
+    "eager",
+)
 """Settings that are keywords of `install` as well (``url`` is its ``store``)."""
 BEAT = ("beat_scheduler", "beat_ttl", "beat_catch_up")
 NAMES = frozenset(PREFIX + name for name in GIVEN + BEAT)

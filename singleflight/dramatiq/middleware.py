@@ -11,7 +11,7 @@ from singleflight.dramatiq import declared, errors, gate, marks, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
-from singleflight.events import Notify
+from singleflight.events import Notify, levels_of
 from singleflight.leases.keeper import process_keeper
 from singleflight.stores import STORE_TIMEOUT
 from singleflight.stores.base import REMEMBER
@@ -44,6 +44,8 @@ class Singleflight(Middleware):
         store_timeout: seconds that one request to the store may take, built in 1.
         remember: seconds for which an ended run is recognised, built in two hours.
         listeners: called with each `singleflight.Event`, after the log.
+        log_levels: the levels of log lines that are not to have their usual one, by kind of event:
+            ``{"skipped": "WARNING"}``.
 
     Raises:
         ConfigurationError: for a value that cannot be.
@@ -59,6 +61,7 @@ class Singleflight(Middleware):
         store_timeout: float = STORE_TIMEOUT,
         remember: float = REMEMBER,
         listeners: Iterable[Callable[[Event], None]] = (),
+        log_levels: Mapping[str, str | int] | None = None,
     ) -> None:
         self.runtime = Runtime(
             store,
@@ -67,7 +70,7 @@ class Singleflight(Middleware):
             defaults=defaults,
             store_timeout=store_timeout,
             remember=remember,
-            notify=Notify(tuple(listeners)),
+            notify=Notify(tuple(listeners), levels_of(log_levels)),
         )
         self._owns_process = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
-from singleflight import ConfigurationError, Singleton
+from singleflight import ConfigurationError, Kind, Singleton
 from singleflight.celery import __file__ as celery_package
 from singleflight.celery import install, settings
 from singleflight.celery.delivery import HEADER, NESTING, Delivery
@@ -58,6 +59,16 @@ def test_settings_may_come_after_install() -> None:
     app.conf.singleflight_enabled = "observe"
 
     assert app.singleflight.enabled == "observe"
+
+
+def test_the_levels_of_log_lines_are_a_setting() -> None:
+    """By keyword or in the app's configuration; a wrong one stops a worker, and names the setting."""
+    quiet = runtime(conf={"singleflight_log_levels": {"skipped": "CRITICAL"}})
+    loud = runtime(log_levels={Kind.SKIPPED: logging.ERROR})
+
+    with pytest.raises(ConfigurationError, match=r"log_levels.*'skiped' is no event"):
+        _ = runtime(conf={"singleflight_log_levels": {"skiped": "INFO"}}).leases
+    assert [each.leases.notify._levels[Kind.SKIPPED] for each in (quiet, loud, runtime())] == [50, 40, 20]
 
 
 def test_leases_go_to_the_brokers_redis_unless_a_store_is_named() -> None:

@@ -18,6 +18,7 @@ from singleflight.cli.operators.access import Access
 from singleflight.cli.run.command import run
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Granted, Holder
+from singleflight.metrics import HELP
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
@@ -37,6 +38,7 @@ def test_the_page_names_every_command_option_and_exit_code() -> None:
     ] == []
     assert [name for name in options if f"`{name}" not in PAGE] == []
     assert [code for code in Exit if str(int(code)) not in PAGE] == []
+    assert [name for name in HELP if f"`{name}" not in PAGE] == []
     assert [kind for kind in Kind if f"`{kind}`" not in PAGE] == []
 
 
@@ -110,11 +112,11 @@ def _shape(text: str) -> list[list[str]]:
 
 def test_the_dashboard_asks_for_metrics_and_events_that_exist() -> None:
     """Every query names our metrics, and every event in it is one of ours."""
-    from singleflight.metrics import DEFERRAL, EVENTS, HOLD
+    from singleflight.metrics import DEFERRAL, EVENTS, HELD, HOLD
 
     panels = json.loads((DOCS / "grafana.json").read_text("utf-8"))["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
-    known = {f"{EVENTS}_total", f"{HOLD}_bucket", f"{DEFERRAL}_bucket"}
+    known = {f"{EVENTS}_total", f"{HOLD}_bucket", f"{DEFERRAL}_bucket", HELD}
     events = {
         event
         for query in queries

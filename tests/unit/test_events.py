@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from singleflight.errors import StoreUnavailable
-from singleflight.events import Event, Kind, Notify
+from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.events import Event, Kind, Notify, levels_of
 from singleflight.keys import KeyRule
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.claiming import Request
@@ -168,3 +168,42 @@ def test_no_argument_of_a_task_is_readable_in_an_event(core: Core, caplog: pytes
     for text in (caplog.text, *map(repr, core.events)):
         assert SECRET not in text
         assert "alice" not in text
+
+
+# --- levels -------------------------------------------------------------------------------------------
+
+
+def test_the_level_of_each_kind_of_line_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
+    """Where logs are kept from WARNING on, skips can leave a line; what is too much can be turned down."""
+    levels = levels_of({"skipped": "warning", Kind.GRANTED: logging.INFO, "took_over": "DEBUG"})
+    notify, usual = Notify(levels=levels), Notify()
+    caplog.set_level(logging.WARNING, logger="singleflight")
+
+    for kind in (Kind.SKIPPED, Kind.GRANTED, Kind.TOOK_OVER, Kind.LOST):
+        notify(Event(kind=kind, task="shop.nightly", key="k", run_id="ours"))
+        usual(Event(kind=kind, task="shop.nightly", key="k", run_id="usual"))
+
+    said = [(record.singleflight.run_id, record.singleflight.kind) for record in caplog.records]  # type: ignore[attr-defined]
+    assert said == [
+        ("ours", Kind.SKIPPED),
+        ("usual", Kind.TOOK_OVER),
+        ("ours", Kind.LOST),
+        ("usual", Kind.LOST),
+    ]
+    assert notify.heeds(Kind.SKIPPED)
+    assert not usual.heeds(Kind.SKIPPED)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"skiped": "INFO"}, "'skiped' is no event; did you mean 'skipped'"),
+        ({"skipped": "LOUD"}, "'LOUD' is no level"),
+        ({"skipped": True}, "True is no level"),
+        ("WARNING", "must be a dict"),
+    ],
+)
+def test_wrong_levels_are_refused_by_name(value: object, words: str) -> None:
+    """With the setting's name, and what to write."""
+    with pytest.raises(ConfigurationError, match=f"log_levels.*{words}"):
+        levels_of(value)

@@ -65,6 +65,10 @@ class Instrument:
     def __init__(self) -> None:
         self.totals: dict[tuple[str, ...], float] = {}
 
+    def set(self, amount: float, attributes: dict[str, str]) -> None:
+        """Take the place of what had these attributes."""
+        self.totals[tuple(attributes.values())] = amount
+
     def add(self, amount: float, attributes: dict[str, str]) -> None:
         """Add to what has these attributes."""
         assert attributes.pop("task") == "shop.nightly"
@@ -84,19 +88,20 @@ class Meter:
         """Make a counter."""
         return self.made.setdefault(name, Instrument())
 
-    create_histogram = create_counter
+    create_histogram = create_gauge = create_counter
 
 
 def by_opentelemetry(events: list[Event]) -> tuple[dict[tuple[str, ...], float], dict[str, float]]:
     """Return the same, as a meter of OpenTelemetry sees it."""
     from singleflight.metrics import EVENTS as NAME
-    from singleflight.metrics import opentelemetry
+    from singleflight.metrics import HELD, opentelemetry
 
     meter = Meter()
     listen = opentelemetry(meter)
     for event in events:
         listen(event)
     counts = meter.made.pop(NAME).totals
+    assert meter.made.pop(HELD).totals == {("shop.nightly",): 0.0}
     return counts, {name: sum(made.totals.values()) for name, made in meter.made.items()}
 
 
@@ -109,3 +114,49 @@ def test_every_event_is_counted_by_kind_and_reason(
 
     assert counts == COUNTED
     assert sums == {"singleflight_hold_seconds": 2.0, "singleflight_deferral_seconds": 3.0}
+
+
+def held_by(task: str, kind: Kind, token: str) -> Event:
+    """Return what a grant or a release of one delivery tells."""
+    return Event(kind=kind, task=task, key="k", run_id=token, token=token, age=1.0)
+
+
+def test_a_gauge_shows_since_when_the_oldest_lease_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that hangs keeps its moment, whatever else of its task comes and goes; then the gauge is 0."""
+    needed("prometheus_client", "prometheus-client")
+    import prometheus_client
+
+    from singleflight import metrics
+
+    registry = prometheus_client.CollectorRegistry()
+    listen = metrics.prometheus(registry)
+    now = 1000.0
+    monkeypatch.setattr(metrics.time, "time", lambda: now)
+    seen = []
+
+    def tell(task: str, kind: Kind, token: str) -> None:
+        listen(held_by(task, kind, token))
+        seen.append([registry.get_sample_value(metrics.HELD, {"task": name}) for name in ("render", "mail")])
+
+    tell("render", Kind.GRANTED, "hangs")
+    now = 1005.0
+    tell("render", Kind.TOOK_OVER, "quick")
+    tell("mail", Kind.GRANTED, "other")
+    now = 1010.0
+    tell("render", Kind.RELEASED, "quick")
+    tell("mail", Kind.RELEASED, "other")
+    listen(held_by("render", Kind.DEFERRED, "third"))
+    tell("render", Kind.RELEASED, "hangs")
+
+    assert seen == [[1000, None], [1000, None], [1000, 1005], [1000, 1005], [1000, 0], [0, 0]]
+
+
+def test_a_fork_holds_none_of_its_parents_leases() -> None:
+    """The gauge of a child process starts with its own first lease."""
+    from singleflight import metrics
+
+    held = metrics._Held()
+    held.note(held_by("render", Kind.GRANTED, "parents"))
+    held._pid += 1
+
+    assert held.note(held_by("render", Kind.RELEASED, "another")) == 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from singleflight.events import short_key
+from singleflight.identity import message_id_of
 from singleflight.lease import Holder
 from singleflight.stores.base import INFINITE
 
@@ -69,9 +70,10 @@ class Entry:
         return holder.task if holder else short_key(self.key).rpartition(":")[0]
 
     def knows(self, run_id: str) -> bool:
-        """Whether a run of this id holds the key, waits for it, or is remembered."""
+        """Whether a run, or one of a message with this id, holds the key, waits for it, or is remembered."""
         record = self.look.record
-        return run_id in (record.run_id, self.waiting, *(run.run_id for run in record.runs))
+        runs = (record.run_id, self.waiting, *(run.run_id for run in record.runs))
+        return any(run_id in (run, message_id_of(run)) for run in runs)
 
     def facts(self) -> dict[str, object]:
         """Return all there is, for JSON; durations in seconds, None where something does not apply."""
