@@ -17,7 +17,7 @@ from singleflight.keys import rule_of
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton
-from singleflight.stores import STORE_TIMEOUT, open_store
+from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release
 from singleflight.tasks.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.tasks.keyless import key_of_run
@@ -48,6 +48,8 @@ class Runtime:
     def __init__(self, app: Celery, store: Store | str | None, given: Mapping[str, Any]) -> None:
         """Keep the keywords of `install`; each goes before the setting ``singleflight_<name>``."""
         self.app = app
+        if not isinstance(store, str | None):
+            as_store(store)  # opens nothing, and refuses what is no store where it is given
         self._store = store
         self._given = given
         self._policies = Policies(lambda: self.defaults)
@@ -193,15 +195,13 @@ class Runtime:
 
     def _open(self, remember: float | None) -> Store:
         store = self._store if self._store is not None else self.setting("url")
-        if store is not None and not isinstance(store, str):
-            return store
         limits: dict[str, Any] = {
             "timeout": float(self.setting("store_timeout", STORE_TIMEOUT)),
             "remember": remember
             or float(self.setting("remember", max(REMEMBER, 2 * (self.visibility_timeout or 0)))),
         }
         if store is not None:
-            return open_store(store, **limits)
+            return as_store(store, **limits)
         broker = self.app.connection_for_write()
         if broker.transport_cls not in REDIS_TRANSPORTS:
             raise ConfigurationError(

@@ -17,7 +17,7 @@ from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.keys import rule_of
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton, resolve
-from singleflight.stores import open_store
+from singleflight.stores import as_store
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.decisions import slot_wait
 from singleflight.tasks.keyless import key_of_run
@@ -64,6 +64,8 @@ class Runtime:
         self.defaults = _defaults(defaults)
         self.notify = notify
         self._prefix = prefix
+        if not isinstance(store, str | None):
+            as_store(store)  # opens nothing, and refuses what is no store where it is given
         self._store = store
         self._limits = {"timeout": store_timeout, "remember": remember}
         self._opening = threading.Lock()
@@ -208,10 +210,8 @@ def _defaults(value: object) -> Singleton | None:
 
 
 def _open(broker: Broker, store: Store | str | None, *, timeout: float, remember: float) -> Store:
-    if isinstance(store, str):
-        return open_store(store, timeout=timeout, remember=remember)
     if store is not None:
-        return store
+        return as_store(store, timeout=timeout, remember=remember)
     if isinstance(broker, StubBroker):
         return MemoryStore(remember=remember)
     client = getattr(broker, "client", None)

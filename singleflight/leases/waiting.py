@@ -13,13 +13,14 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
 from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.policy import Singleton, resolve
-from singleflight.stores import open_store
+from singleflight.stores import as_store, is_store
 from singleflight.stores.base import Waking
 
 if TYPE_CHECKING:
@@ -149,18 +150,21 @@ def deadline_after(wait: object) -> float:
 
 
 class _Opened:
-    """Stores opened by URL in this process, so that a loop of `try_lease` does not connect each time."""
+    """Stores opened by URL or for a client, so that a loop of `try_lease` does not connect each time."""
 
     by_url: ClassVar[dict[str, Leases]] = {}
+    by_client: ClassVar[WeakKeyDictionary[object, Leases]] = WeakKeyDictionary()
 
 
-def leases_of(store: Store | str) -> Leases:
-    """Return the leases of a store; one that is named by its URL is opened once in each process."""
-    if not isinstance(store, str):
+def leases_of(store: object) -> Leases:
+    """Return the leases of a store; one that a URL or a client names is opened once in each process."""
+    # If two threads come here at once, one of the stores is dropped before it has connected.
+    if isinstance(store, str):
+        if store not in _Opened.by_url:
+            _Opened.by_url.setdefault(store, Leases(as_store(store)))
+        return _Opened.by_url[store]
+    if is_store(store):
         return Leases(store)
-    if "://" not in store:
-        raise ConfigurationError(f"{store!r} is not a store URL; write one such as redis://host:6379/0")
-    if store not in _Opened.by_url:
-        # If two threads come here at once, one of the stores is dropped before it has connected.
-        _Opened.by_url.setdefault(store, Leases(open_store(store)))
-    return _Opened.by_url[store]
+    if store not in _Opened.by_client:
+        _Opened.by_client.setdefault(store, Leases(as_store(store)))
+    return _Opened.by_client[store]

@@ -8,6 +8,8 @@ from singleflight.errors import ConfigurationError
 from singleflight.stores.base import REMEMBER
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from singleflight.stores.base import Store
 
 STORE_TIMEOUT = 1.0
@@ -37,6 +39,42 @@ def open_store(
     known = sorted(entry.name for entry in entry_points(group="singleflight.stores"))
     raise ConfigurationError(
         f"no store for the scheme {scheme!r}; known are {', '.join(known)}. Write a URL such as redis://host:6379/0"
+    )
+
+
+def is_store(given: object) -> TypeIs[Store]:
+    """Say whether this is a store, one's own or ours; what it does is held to the contract elsewhere."""
+    operations = (getattr(given, name, None) for name in ("claim", "renew", "release", "peek"))
+    return not isinstance(given, type) and all(map(callable, operations))
+
+
+def as_store(
+    given: Store | str | object, *, timeout: float = STORE_TIMEOUT, remember: float = REMEMBER, **options: Any
+) -> Store:
+    """Return the store that a caller means: a store as it is, a URL's, or that of a ready Redis client.
+
+    The keywords are for URLs and clients; ``options`` for URLs.
+
+    Raises:
+        ConfigurationError: as `open_store`, and for anything else.
+    """
+    if isinstance(given, str):
+        if "://" not in given:
+            raise ConfigurationError(f"{given!r} is not a store URL; write one such as redis://host:6379/0")
+        return open_store(given, timeout=timeout, remember=remember, **options)
+    if is_store(given):
+        return given
+    if hasattr(given, "connection_pool") or hasattr(given, "nodes_manager"):  # redis-py's, valkey-py's
+        from importlib import import_module  # noqa: PLC0415 - as above, and the driver is optional
+
+        store: Store = import_module("singleflight.stores.redis").RedisStore.from_client(
+            given, timeout=timeout, remember=remember
+        )
+        return store
+    kind = given if isinstance(given, type) else type(given)
+    raise ConfigurationError(
+        f"{kind.__module__}.{kind.__qualname__} is no store; pass a URL such as redis://host:6379/0, a store "
+        "such as singleflight.stores.redis.RedisStore(url), or a redis.Redis client"
     )
 
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -139,6 +140,11 @@ def topology_from_client(client: Any) -> Topology:
     Raises:
         ConfigurationError: for an object that is no such client.
     """
+    if inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
+        raise ConfigurationError(
+            f"{type(client).__module__}.{type(client).__qualname__} is a client for asyncio, and leases open "
+            "connections of their own: pass its URL, such as redis://host:6379/0, or a redis.Redis"
+        )
     nodes = getattr(client, "nodes_manager", None)
     if nodes is not None:
         known = tuple((node.host, node.port) for node in nodes.startup_nodes.values())
