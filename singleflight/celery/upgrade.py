@@ -102,6 +102,10 @@ def upgrade(task: Any) -> None:
         {
             "__module__": cls.__module__,
             "__doc__": cls.__doc__,
+            # The function's, which Celery puts there: those of our own class would hide them.
+            "__annotations__": next(
+                (vars(c)["__annotations__"] for c in cls.__mro__ if "__annotations__" in vars(c)), {}
+            ),
             "Request": request,
             "singleflight_own": cls,
             "singleflight_own_call": _has_own_call(cls),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import typing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,6 +168,23 @@ def test_an_annotation_does_not_hide_what_singleflight_needs(app: Celery) -> Non
     assert task.rate_limit == "5/s"
     assert task.track_started is False
     assert task.delay().get() is True
+
+
+def test_a_tasks_type_hints_and_signature_are_its_functions(app: Celery) -> None:
+    """What reads a task's parameters (typing, inspect, documentation tools) reads the same as without us."""
+    put_in(app)
+
+    def resize(width: int, name: str = "x") -> bytes:
+        """Resize."""
+        return name.encode() * width
+
+    plain = app.task(name="plain-hints", shared=False)(resize)
+    single = app.task(name="hints", shared=False, singleton=Singleton(by="*"))(resize)
+
+    assert isinstance(single, SingletonTask)
+    for read in (typing.get_type_hints, inspect.signature, inspect.getdoc, lambda task: task.__wrapped__):
+        assert read(single) == read(plain)
+    assert typing.get_type_hints(single) == {"width": int, "name": str, "return": bytes}
 
 
 def test_autodiscovered_tasks_are_reached(

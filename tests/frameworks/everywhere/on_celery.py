@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import wraps
 from typing import Any
 
@@ -9,6 +10,7 @@ from celery import Celery, Task
 
 from singleflight import Singleton
 from singleflight.celery import install
+from singleflight.leases.keeper import process_keeper
 
 
 def put(mode: str, store: str | None) -> None:
@@ -23,3 +25,12 @@ def put(mode: str, store: str | None) -> None:
     Celery.__init__ = init
     if mode in ("observe", "singleton"):
         Task.singleton = Singleton(by="*", on_conflict="defer")
+        if store == "memory://":
+            _start_keeper()
+
+
+def _start_keeper() -> None:
+    """Start the keeper's two threads, which stay: Celery's unit tests look for threads that a test leaves."""
+    keeper = process_keeper()
+    for watch in (keeper._errands, keeper._alarm):
+        watch.rouse(math.inf)
