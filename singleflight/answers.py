@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from singleflight.identity import message_id_of
+from singleflight.printable import printable
 
 
 class Reason(StrEnum):
@@ -87,7 +88,7 @@ class Holder(NamedTuple):
             return None
 
     def __str__(self) -> str:
-        return f"{self.task} on {self.host}, pid {self.pid}"
+        return printable(f"{self.task} on {self.host}, pid {self.pid}")
 
 
 class Granted(NamedTuple):
@@ -168,4 +169,5 @@ class Busy:
             Reason.RESERVED: f", free in at most {until}",
             Reason.QUEUED: f", free in at most {until}",
         }
-        return f"{self.reason}: run {message_id_of(self.ahead) or '(none)'}{who}{free.get(self.reason, '')}"
+        run = printable(message_id_of(self.ahead)) or "(none)"
+        return f"{self.reason}: run {run}{who}{free.get(self.reason, '')}"

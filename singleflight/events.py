@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.identity import message_id_of
+from singleflight.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
     from singleflight.lease import Holder
 
     Listener = Callable[["Event"], None]
+
+
+MOST_SAID = 2000
+"""Characters of one argument of a log line."""
+
+
+class _Escaping(logging.Filter):
+    """Lets nothing foreign into a log line that a terminal would obey, or that looks like another line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                arg if isinstance(arg, int | float | None) else printable(arg, MOST_SAID)
+                for arg in record.args
+            )
+        return True
 
 
 STRIKES: list[type[BaseException]] = [LeaseLost]
@@ -54,10 +71,13 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
             # As `logging` does with the errors of its handlers; beyond stderr there is nobody left to tell.
             with suppress(Exception):
                 line = str(msg) % args if args else msg
-                sys.stderr.write(f"{line}\n{''.join(traceback.format_exception(error))}")
+                sys.stderr.write(
+                    f"{printable(line, MOST_SAID)}\n{''.join(traceback.format_exception(error))}"
+                )
 
 
 logger = Logger(logging.getLogger("singleflight"))
+logger.logger.addFilter(_Escaping())
 
 _DIGEST = r":\{([0-9a-f]{32})\}\Z"
 """How a key ends that `singleflight.keys` wrote, after its prefix and its readable name.
@@ -147,9 +167,10 @@ class Event:
     """Seconds until a deferred run comes back."""
 
     def __str__(self) -> str:
-        parts = [f"{self.task}: run {self.run_id} {self.kind.replace('_', ' ')}", f"key {self.key}"]
+        run = f"{printable(self.task)}: run {printable(self.run_id)} {self.kind.replace('_', ' ')}"
+        parts = [run, f"key {printable(self.key)}"]
         if self.reason:
-            parts.append(self.reason)
+            parts.append(printable(self.reason, MOST_SAID))
         if self.kind in _REFUSALS and (why := _WHY.get(self.reason.removeprefix(NOT_SENT))):
             parts.append(why)
         if self.holder is not None:

@@ -253,7 +253,12 @@ def _check_prefix(prefix: str) -> None:
 def _key_text(prefix: str, name: str, arguments: list[bytes]) -> str:
     whole = join(b"k", [text(name), *(chunk(b"a", argument) for argument in arguments)])
     digest = hashlib.sha256(whole).hexdigest()[:32]
-    return f"{prefix}:{readable(name)}:{{{digest}}}"
+    return f"{stem(prefix, name)}{{{digest}}}"
+
+
+def stem(prefix: str, name: str) -> str:
+    """Return how all keys of that name begin."""
+    return f"{prefix}:{readable(name)}:"
 
 
 @lru_cache(maxsize=1024)

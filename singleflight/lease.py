@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from singleflight.answers import Busy, Granted, Holder, Outcome, Reason
 from singleflight.errors import ConfigurationError, LeaseLost
+from singleflight.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,8 @@ class Lease:
         """
         if not self.held:
             raise LeaseLost(
-                f"{self.task}: run {self.run_id} no longer holds {self.key} (fence {self.fence}); "
+                f"{printable(self.task)}: run {printable(self.run_id)} no longer holds {printable(self.key)} "
+                f"(fence {self.fence}); "
                 "another run may have started: stop, and write nothing that the fence does not guard"
             )
 

@@ -43,6 +43,10 @@ LONGEST = 10 * 366 * 86400.0
 """Ten years: a longer duration is a unit mix-up, and some stores could not count that far."""
 
 
+ALIEN = "cannot be given for a single call: no message may choose another key's lease; declare it on the task"
+"""Why ``name`` never travels: who may publish one task could otherwise close the keys of all others."""
+
+
 def refusal(option: str, value: object, why: str) -> ConfigurationError:
     """Return the error for an option's value; ``why`` ends with what to write instead."""
     return ConfigurationError(f"{option}={reprlib.repr(value)} {why}")
@@ -216,9 +220,12 @@ class Singleton:
         """Return the given options as JSON keeps them, to travel in a message header.
 
         Raises:
-            ConfigurationError: if ``by`` is a callable, or JSON would not keep ``skip_result`` as it is.
+            ConfigurationError: if there is a ``name``, if ``by`` is a callable, or if JSON would not keep
+                ``skip_result`` as it is.
         """
         header = self._given()
+        if self.name is not UNSET:
+            raise refusal("name", self.name, ALIEN)
         if callable(self.by):
             raise refusal(
                 "by", self.by, "cannot travel in a message; name parameters, or declare it on the task"
@@ -238,10 +245,12 @@ class Singleton:
         """Read what `to_header` wrote; the header may come from anyone, so all of it is checked.
 
         Raises:
-            ConfigurationError: if it is no mapping, or has an unknown option or value.
+            ConfigurationError: if it is no mapping, or has a ``name``, or an unknown option or value.
         """
         if not isinstance(header, Mapping):
             raise refusal("singleton header", header, "is not a mapping of options")
+        if "name" in header:
+            raise refusal("name", header["name"], ALIEN)
         for option in header:
             if option not in _CHECKS:
                 raise refusal("singleton header", option, "is an unknown option; is this version older?")

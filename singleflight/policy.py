@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,9 @@ REFUSED: Mapping[tuple[AtMostOne, OnConflict], str] = MappingProxyType(
 
 _CALL, _TASK, _DEFAULTS, _BUILT_IN = range(4)
 
+LONGEST_CALL = 86400.0
+"""Seconds: no duration of a single call is longer, unless its task is declared with a longer one."""
+
 
 def resolve(
     call: Singleton | None = None, task: Singleton | None = None, defaults: Singleton | None = None
@@ -156,6 +160,17 @@ def _refuse_contradictions(values: dict[str, Any], layer: dict[str, int]) -> Non
         values[option] = nothing
 
 
+def _refuse_too_long(call: Singleton, own: Policy | None) -> None:
+    for option in ("window", "ttl", "give_up_after", "max_hold"):
+        value = getattr(call, option)
+        declared = None if own is None else getattr(own, option)
+        endless = declared is None and option in ("give_up_after", "max_hold")
+        longest = math.inf if endless else max(LONGEST_CALL, declared or 0.0)
+        if value is not UNSET and (math.inf if value is None else value) > longest:
+            why = f"is too long for a single call: at most {longest:g} s, or as long as the task declares"
+            raise refusal(option, value, why)
+
+
 class Policies:
     """What tasks' and calls' options come to; worked out once for calls that have none of their own.
 
@@ -183,7 +198,11 @@ class Policies:
             if known is None or known[0] is not option:
                 known = self._known[task] = option, self._resolve(option, None)
             return known[1]
-        return None if call is False else self._resolve(option, call)
+        if not isinstance(call, Singleton):
+            return None
+        policy = self._resolve(option, call)
+        _refuse_too_long(call, self._resolve(option, None))
+        return policy
 
     def _resolve(self, option: object, call: object) -> Policy | None:
         declared = Singleton.from_option(option)

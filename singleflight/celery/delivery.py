@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from singleflight.identity import run_of
-from singleflight.tasks.message import Carried
+from singleflight.leases.claiming import new_token
+from singleflight.stores.base import INFINITE
+from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from celery import Task
+
+    from singleflight.celery.state import Arrival
 
 HEADER = "singleflight"
 """The message header with all that a run carries of ours; standard JSON, nobody's arguments."""
-
-TOKEN = "singleflight_token"  # noqa: S105 - a property's name
-CONTENT_TYPE = "singleflight_content_type"
-"""Message properties, set on arrival. Properties, unlike headers, are not published again by a retry."""
 
 NESTING = 1 << 16
 """`Task.replace` keeps the task id and starts the retries anew: each replacement counts for this many."""
@@ -35,11 +36,6 @@ def option_of(task: Task) -> object:
     return next((vars(cls)["singleton"] for cls in type(task).__mro__ if "singleton" in vars(cls)), None)
 
 
-def properties_of(found: object) -> Mapping[str, Any]:
-    """Return a message's properties; Celery takes a message whose properties are no mapping."""
-    return found if isinstance(found, Mapping) else {}
-
-
 def may_come_back(task: Task, *, timeout: bool = False) -> bool:
     """Return whether a message whose run has failed is rejected: a dead-letter queue may send it again.
 
@@ -49,16 +45,32 @@ def may_come_back(task: Task, *, timeout: bool = False) -> bool:
     return bool(task.acks_late and not (task.acks_on_failure_or_timeout if acks is None else acks))
 
 
-def header_of(request: Mapping[str, Any]) -> object:
+def header_of(request: Mapping[str, Any], *, eager: bool) -> object:
     """Return what a request's message carries of ours, by its mapping; see `Delivery.read`."""
-    if request.get("is_eager"):  # where headers are not spread over the request
-        return (request.get("headers") or {}).get(HEADER)
+    if eager:  # where headers are not spread over the request
+        return mapping(request.get("headers")).get(HEADER)
     return request.get(HEADER)
 
 
 def attempt_of(request: Mapping[str, Any]) -> int:
     """Return which try of its run a request is, by its mapping."""
-    return (request.get("replaced_task_nesting") or 0) * NESTING + (request.get("retries") or 0)
+    nesting, retries = counted(request.get("replaced_task_nesting")), counted(request.get("retries"))
+    return min(nesting * NESTING + retries, INFINITE - 1)
+
+
+class Header(dict[str, object]):
+    """Our header of a message that is about to be sent, in this process only: whose it is is still open."""
+
+    sent: Callable[[str], None] | None = None
+    """Called with the run's id by `singleflight.celery.sending`."""
+
+    def __init__(self, carried: Carried) -> None:
+        super().__init__(carried.fields())
+        self.carried = carried
+
+    def bind(self, message_id: object, task: str) -> None:
+        """Name the message and the task that it is for; elsewhere it counts for nothing."""
+        self["for"] = [id_of(message_id), task]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +92,26 @@ class Delivery:
         return self.redelivered or self.attempt > 0
 
     @classmethod
-    def read(cls, request: Mapping[str, Any], token: str) -> Delivery:
-        """Read a request's mapping: `Context.__dict__` in the pool, ``Request.request_dict`` outside it."""
-        carried = Carried.read(header_of(request))
+    def read(
+        cls, request: Mapping[str, Any], task: str, arrival: Arrival | None = None, *, eager: bool = False
+    ) -> Delivery:
+        """Read a request's mapping: `Context.__dict__` in the pool, ``Request.request_dict`` outside it.
+
+        All of it is its author's word, apart from ``arrival``; what has no fitting type counts as not there.
+        Never raises.
+        """
+        token = new_token() if arrival is None else arrival.token
+        # A request that tests push may have no id.
+        message_id = id_of(request.get("id") or token) if arrival is None else arrival.message_id
+        carried = Carried.read(header_of(request, eager=eager), message_id, task)
+        parent_id = request.get("parent_id")
         return cls(
-            # A request that tests push may have no id.
-            run_id=run_of(str(request.get("id") or token), carried.mark),
+            run_id=run_of(message_id, carried.mark),
             attempt=attempt_of(request),
             token=token,
-            args=request.get("args") or (),
-            kwargs=request.get("kwargs") or {},
+            args=sequence(request.get("args")),
+            kwargs=mapping(request.get("kwargs")),
             carried=carried,
-            redelivered=bool((request.get("delivery_info") or {}).get("redelivered")),
-            parent_id=request.get("parent_id"),
+            redelivered=bool(mapping(request.get("delivery_info")).get("redelivered")),
+            parent_id=id_of(parent_id) if parent_id else None,
         )

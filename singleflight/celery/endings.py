@@ -13,8 +13,9 @@ from kombu.exceptions import OperationalError
 from kombu.serialization import registry
 
 from singleflight.celery import marks
-from singleflight.celery.delivery import CONTENT_TYPE, HEADER, properties_of
+from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
+from singleflight.celery.state import arrival_of, state_of
 from singleflight.errors import StoreUnavailable
 from singleflight.events import struck
 from singleflight.policy import UNSET
@@ -45,7 +46,7 @@ def skip(task: Task, policy: Policy, why: str, *, has_result: bool = True) -> An
     if policy.skip_result is not UNSET:
         return policy.skip_result
     request = task.request
-    if not request.is_eager:
+    if not state_of(request).eager:
         task.backend.mark_as_failure(
             request.id,
             Skipped(why),
@@ -75,7 +76,7 @@ def drop() -> NoReturn:
     raise Ended(DROPPED)
 
 
-def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
+def defer(task: Task, run_id: str, carried: Carried, delay: float) -> NoReturn:
     """Publish the same message again, to arrive ``delay`` seconds later, and end this delivery.
 
     ``carried`` is what the message says about its run when it comes back. Id, flow, stamps, headers, priority
@@ -86,7 +87,7 @@ def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
     for pause in [0.0, *(2.0**n for n in range(PUBLISH_TRIES - 1))]:
         time.sleep(pause)
         try:
-            _publish_again(task, carried, delay)
+            _publish_again(task, run_id, carried, delay)
         except OperationalError as error:
             if task.acks_late:
                 raise Reject(f"could not be deferred: {error}", requeue=True) from error
@@ -98,14 +99,15 @@ def defer(task: Task, carried: Carried, delay: float) -> NoReturn:
     ) from failure
 
 
-def _publish_again(task: Task, carried: Carried, delay: float) -> None:
+def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> None:
     request = task.request
     headers = {name: value for name, value in (request.headers or {}).items() if not BROKERS.match(name)}
-    headers[HEADER] = carried.write()
+    headers[HEADER] = carried.write(run_id, task.name)
     options: dict[str, Any] = {"countdown": delay, "headers": headers}
     if _has_quorum_queues(task):
         options.update(countdown=int(delay), queue=_quorum_queue(task))
-    content_type = properties_of(request.properties).get(CONTENT_TYPE)
+    arrival = arrival_of(request.properties)
+    content_type = None if arrival is None else arrival.content_type
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]
     if "ignore_result" in request.__dict__:

@@ -16,13 +16,13 @@ from celery import states
 from singleflight.api import holding
 from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
-from singleflight.celery.delivery import HEADER, TOKEN, Delivery, may_come_back, properties_of
-from singleflight.celery.publish import AGAIN
+from singleflight.celery.delivery import HEADER, Delivery, may_come_back
+from singleflight.celery.state import arrival_of, known_state, state_of
 from singleflight.errors import Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Lease, Outcome, Reason
-from singleflight.leases.claiming import new_token
+from singleflight.printable import printable
 from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
@@ -48,15 +48,6 @@ if TYPE_CHECKING:
     from singleflight.policy import Policy
     from singleflight.tasks.message import Carried
 
-LEASE = "_singleflight_lease"
-"""Where a request keeps its lease until `release`."""
-
-KEEPS_SLOT = "_singleflight_keeps_slot"
-"""Where a request notes that its key has a waiting slot, which its own retry must not lose."""
-
-REFUSED = "_singleflight_refused"
-"""Where a request that ends without having run keeps its key and delivery, until its end is stored."""
-
 
 def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[[], None]) -> Any:
     """Run ``body`` under a lease, after ``before``; or end the delivery as its policy says.
@@ -68,18 +59,18 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
         ConfigurationError: if the store can never answer, or the message names options that cannot be.
     """
     context = task.request
-    token = properties_of(context.properties).get(TOKEN) or new_token()
-    delivery = Delivery.read(context.__dict__, token)
+    eager, arrival = state_of(context).eager, arrival_of(context.properties)
+    delivery = Delivery.read(context.__dict__, task.name, arrival, eager=eager)
     policy = runtime.policy(task, delivery)
     request = None if policy is None else runtime.request(task, policy, delivery)
     slot = delivery.carried.slot
-    if slot is not None and (request is None or request.key != slot):
+    if slot is not None and (request is None or request.key != slot) and runtime.is_own(task, slot):
         runtime.leave(slot, delivery)
     if policy is None or request is None:
         before()
         return body()
-    other = joining.met(task, delivery.carried)
-    if other is not None and other.is_over:
+    other = joining.met(task, policy, delivery.carried)
+    if other is not None and other.is_over and joining.was_there(runtime, request.key, other.run_id):
         return other.take_over()
     if other is not None and other.retries and joining.will_go_on(runtime, request.key, other.run_id):
         return _refused(runtime, task, policy, delivery, request, other.busy)
@@ -107,33 +98,33 @@ def _claim(
             before()
             return body()
         return _refused(runtime, task, policy, delivery, request, answer)
-    other = joining.met(task, delivery.carried)  # again: it may have ended since the first look
-    if other is not None and other.is_over:
-        context.__dict__[LEASE] = answer
+    other = joining.met(task, policy, delivery.carried)  # again: it may have ended since the first look
+    if other is not None and other.is_over and joining.was_there(runtime, request.key, other.run_id):
+        state_of(context).lease = answer
         answer.began = delivery.returning
         return other.take_over()
-    if policy.at_publish:
-        context.__dict__[KEEPS_SLOT] = True
+    state_of(context).keeps_slot = policy.at_publish
     return _under(answer, task, delivery, body, before, abort)
 
 
 def release(task: Task, state: str | None) -> None:
     """Give back the lease of a request that Celery has finished with, result and callbacks included."""
-    context = task.request
-    lease = context.__dict__.get(LEASE)
-    if lease is not None:
+    ours = known_state(task.request)
+    if ours is None:
+        return
+    if ours.lease is not None:
         # Celery calls a body that has returned a success before the result is stored, so look for whatever
         # has struck since then.
         dying = sys.exc_info()[0] is not None
         outcome = Outcome.REQUEUED if dying else _OUTCOMES.get(state, Outcome.REQUEUED)
-        if outcome.final and AGAIN in context.__dict__:
+        if outcome.final and ours.again is not None:
             outcome = Outcome.RETRYING  # `retry(throw=False)`, or a body that has swallowed `Retry`
         elif outcome is Outcome.FAILED and may_come_back(task):
             outcome = Outcome.REQUEUED
-        keeps_slot = outcome is Outcome.RETRYING and KEEPS_SLOT in context.__dict__
-        lease.release(outcome, again=context.__dict__.get(AGAIN, 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
-    elif REFUSED in context.__dict__:
-        key, delivery = context.__dict__.pop(REFUSED)
+        keeps_slot = outcome is Outcome.RETRYING and ours.keeps_slot
+        ours.lease.release(outcome, again=(ours.again or 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
+    elif ours.refused is not None:
+        (key, delivery), ours.refused = ours.refused, None
         ended = state in (states.SUCCESS, states.IGNORED) or (
             state == states.FAILURE and not may_come_back(task)
         )
@@ -157,10 +148,11 @@ def _under(
     abort: Abort | None = None,
 ) -> Any:
     context = task.request
-    context.__dict__[LEASE] = lease
+    state_of(context).lease = lease
     lease.began = delivery.returning
     if delivery.carried.deferrals:
-        context.headers = {**(context.headers or {}), HEADER: delivery.carried.started().write()}
+        header = delivery.carried.started().write(delivery.run_id, task.name)
+        context.headers = {**(context.headers or {}), HEADER: header}
     before()
     lease.began = True
     with holding(lease), abort.armed(lease) if abort else nullcontext():
@@ -188,7 +180,7 @@ def _refused(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
                     task.name, task.request.id, deferrals, short_key(request.key),
                 )  # fmt: skip
-            return endings.defer(task, carried, delay)
+            return endings.defer(task, delivery.run_id, carried, delay)
         case Refuse():
             tell(Kind.REFUSED, request, busy)
             _leave_at_end(task, delivery, request, busy)
@@ -197,7 +189,7 @@ def _refused(
             tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, request, busy)
             _leave_at_end(task, delivery, request, busy)
             ahead = message_id_of(busy.ahead)
-            why = f"duplicate of run {ahead} ({busy.reason})"
+            why = f"duplicate of run {printable(ahead)} ({busy.reason})"
             # Two publishes of one id share a result, and it is that of the one that runs.
             return endings.skip(task, policy, why, has_result=ahead != task.request.id)
 
@@ -208,7 +200,7 @@ def _leave_at_end(task: Task, delivery: Delivery, request: Request, busy: Busy) 
     It is recorded as ended only once its end is stored: a copy must be able to do that again.
     """
     if delivery.carried.slot is not None or busy.waiting == delivery.run_id:
-        task.request.__dict__[REFUSED] = request.key, delivery
+        state_of(task.request).refused = request.key, delivery
 
 
 def decide(
@@ -228,7 +220,7 @@ def decide(
         step, joins = Defer(SHORTEST_DEFERRAL), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
         step = Defer(deferral(carried.deferrals, busy.retry_after, random.random(), longest))  # noqa: S311
-    if isinstance(step, Defer) and task.request.is_eager:
+    if isinstance(step, Defer) and state_of(task.request).eager:
         step = Skip()  # an eager run has no later
     met = busy.ahead if joins else None
     return step, carried.deferred(kin=kin or busy.resumed, joins=met)
@@ -246,14 +238,14 @@ def _without_store(
 ) -> Any:
     """Do what ``on_store_error`` says; an outage is never taken for a conflict."""
     wanted, carried = "run" if runtime.enabled == "observe" else policy.on_store_error, delivery.carried
-    if wanted == "raise" or (wanted == "defer" and task.request.is_eager):
+    if wanted == "raise" or (wanted == "defer" and state_of(task.request).eager):
         raise error  # an eager run has no later
     if wanted == "skip":
         return endings.skip(task, policy, f"the store was away: {error}")
     if wanted == "defer":
         waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
         delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
-        endings.defer(task, carried.deferred(kin=delivery.returning), delay)
+        endings.defer(task, delivery.run_id, carried.deferred(kin=delivery.returning), delay)
     runtime.leases.notify(
         Event(
             kind=Kind.UNGUARDED,

@@ -16,7 +16,7 @@ from singleflight.events import struck
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Reason
 from singleflight.policy import UNSET
-from singleflight.tasks.publishing import between_attempts
+from singleflight.tasks.publishing import between_attempts, knows
 
 if TYPE_CHECKING:
     from celery import Task
@@ -74,10 +74,10 @@ def joins(task: Task, policy: Policy, carried: Carried) -> bool:
     return shares and policy.skip_result is UNSET and carried.slot is not None and readable
 
 
-def met(task: Task, carried: Carried) -> Other | None:
+def met(task: Task, policy: Policy, carried: Carried) -> Other | None:
     """Look how the run is doing that a message waits for; None if it joins none."""
     run_id = carried.joins
-    if run_id is None:
+    if run_id is None or not joins(task, policy, carried):
         return None
     try:
         meta = task.backend.get_task_meta(message_id_of(run_id))
@@ -86,6 +86,17 @@ def met(task: Task, carried: Carried) -> Other | None:
             raise
         return Other(run_id, states.PENDING, None)
     return Other(run_id, meta["status"], meta.get("result"))
+
+
+def was_there(runtime: Runtime, key: str, run_id: str) -> bool:
+    """Return whether a run has had, or waited for, a key: the message that says so may be anybody's.
+
+    Else a message could hand the result of any task to whoever may read its own.
+    """
+    try:
+        return knows(runtime.leases.store.peek(key), run_id)
+    except StoreUnavailable:
+        return False  # what happens while the store is away is for the claim to find out
 
 
 def will_go_on(runtime: Runtime, key: str, run_id: str) -> bool:

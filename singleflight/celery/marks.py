@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from singleflight.celery.delivery import HEADER, attempt_of, header_of
+from singleflight.celery.delivery import HEADER, Header, attempt_of, header_of
+from singleflight.celery.state import state_of
 from singleflight.identity import Publisher, new_mark, run_of
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import Carried, id_of, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +43,13 @@ def mark(app: Celery, options: dict[str, Any]) -> None:
     task_id = options.get("task_id")
     if task_id is None or options.get("retries") or _same.get():
         return
-    headers = options.get("headers") or {}
-    if getattr(headers.get(HEADER), "sent", None) is not None:
+    headers = mapping(options.get("headers"))
+    header = headers.get(HEADER)
+    if getattr(header, "sent", None) is not None:
         return  # the id is ours, made by `publish`
-    carried = replace(Carried.read(headers.get(HEADER)), mark=_mark(app, task_id, options))
-    options["headers"] = {**headers, HEADER: carried.write()}
+    # Any other than this call's own has been forwarded.
+    carried = header.carried if isinstance(header, Header) else Carried()
+    options["headers"] = {**headers, HEADER: Header(replace(carried, mark=_mark(app, task_id, options)))}
 
 
 def _mark(app: Celery, task_id: str, options: dict[str, Any]) -> str | None:
@@ -54,11 +57,12 @@ def _mark(app: Celery, task_id: str, options: dict[str, Any]) -> str | None:
     if publishing is None:
         return new_mark()
     request = publishing.request
-    own = Carried.read(header_of(request.__dict__)).mark
+    message_id, eager = id_of(request.id), state_of(request).eager
+    own = Carried.read(header_of(request.__dict__, eager=eager), message_id, publishing.name).mark
     if options.get("replaced_task_nesting") and task_id == request.id:
         return own  # `Task.replace`: what replaces a run goes on as that run
     publisher = _publishers.get(request)
     if publisher is None:
-        publisher = Publisher(run_of(str(request.id), own), attempt_of(request.__dict__))
+        publisher = Publisher(run_of(message_id, own), attempt_of(request.__dict__))
         _publishers[request] = publisher
     return publisher.next_mark(task_id)

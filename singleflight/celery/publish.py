@@ -17,13 +17,14 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import dumps, loads
 
 from singleflight.api import run_around
-from singleflight.celery import endings, joining
-from singleflight.celery.delivery import HEADER
+from singleflight.celery import endings
+from singleflight.celery.delivery import HEADER, Header
 from singleflight.celery.marks import unmarked
 from singleflight.celery.results import marked
 from singleflight.celery.runtime import key_rule
+from singleflight.celery.state import state_of
 from singleflight.options import Singleton
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import Carried, mapping
 from singleflight.tasks.publishing import Place
 
 if TYPE_CHECKING:
@@ -37,17 +38,7 @@ if TYPE_CHECKING:
 FLOW = ("group_id", "chord", "chain", "retries", "link", "link_error")
 """Options of messages that others depend on."""
 
-AGAIN = "_singleflight_again"
-"""Where a running request notes in how many seconds the retry comes that it has published."""
-
 _tick: ContextVar[bool] = ContextVar("singleflight_tick", default=False)
-
-
-class Header(dict[str, object]):
-    """Our header of a message that knows, in this process only, what is to be done once it is sent."""
-
-    sent: Callable[[str], None] | None = None
-    """Called with the run's id by `singleflight.celery.sending`."""
 
 
 @contextmanager
@@ -71,13 +62,8 @@ def carry(task: Any, options: dict[str, Any]) -> None:
         return
     call = Singleton.from_call(options.pop("singleton"))
     carried = Carried(options=False if call is None else call)
-    options["headers"] = {**(options.get("headers") or {}), HEADER: carried.write()}
-    policy = task.singleflight.policy_of(task, carried)
-    if policy is not None:
-        joining.check(task, policy)
-        key_rule(task.singleflight.prefix, task, policy)
-        if not task.app.conf.task_always_eager:
-            task.singleflight.check_results(task, policy)
+    task.singleflight.policy_of(task, carried.options)
+    options["headers"] = {**(options.get("headers") or {}), HEADER: Header(carried)}
 
 
 def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Callable[..., Any]) -> Any:
@@ -99,7 +85,7 @@ def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Ca
     options["task_id"] = options.get("task_id") or uuid()
     delay, expires = _delay(task, options), options.get("expires") or task.expires
     until = {"expires": _seconds_to(task, expires)} if expires else {}
-    header = Header(replace(carried, slot=place.key, kin=bool(place.publisher)).write())
+    header = Header(replace(carried, slot=place.key, kin=bool(place.publisher)))
     # Only then: a slot that was taken before its message exists would outlive a publisher that dies.
     header.sent = lambda run_id: place.take(run_id, delay, **until)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
@@ -110,17 +96,19 @@ def note_retry(task: Any, options: dict[str, Any]) -> None:
     """Note that a run publishes its own retry: it has not ended, however its body does."""
     request = task.request
     if options.get("retries") and options.get("task_id") == request.id:
-        request.__dict__[AGAIN] = _delay(task, options)
+        state_of(request).again = _delay(task, options)
 
 
 def _place(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[Place | None, Carried]:
     """Return a call's place in the queue for its key, None if nobody queues for it; and what it carries."""
     runtime: Runtime = task.singleflight
-    carried = Carried.read((options.get("headers") or {}).get(HEADER))
+    header = mapping(options.get("headers")).get(HEADER)
+    # Any other than this call's own has been forwarded, or is that of a run with an id, which does not look.
+    carried = header.carried if isinstance(header, Header) else Carried()
     given = options.get("task_id") is not None and not _tick.get()
     if given or any(options.get(name) for name in FLOW) or runtime.enabled is not True:
         return None, carried
-    policy = runtime.policy_of(task, carried)
+    policy = runtime.policy_of(task, carried.options)
     if policy is None or not policy.at_publish or task.app.conf.task_always_eager:
         return None, carried
     runtime.check_results(task, policy)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections import OrderedDict
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
-from singleflight.celery.delivery import CONTENT_TYPE, TOKEN, Delivery, may_come_back, properties_of
+from singleflight.celery.delivery import Delivery, may_come_back
 from singleflight.celery.errors import SKIPPED, Ended
+from singleflight.celery.state import PROPERTY, Arrival
 from singleflight.errors import SingleflightError
 from singleflight.events import logger
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import new_token
 from singleflight.leases.lanes import Lanes
+from singleflight.tasks.message import id_of, mapping
 
 GRACE = 1.0
 """Seconds a lease is shortened to when its child is being killed: billiard lets it live another 0.1 s."""
@@ -32,6 +35,8 @@ DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardIn
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery.worker.request import Request as Behind
 
     from singleflight.leases.claiming import Request as Asked
@@ -49,14 +54,15 @@ class SingletonRequest(Behind):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Mint the delivery's token; pool process and main process share it through the properties."""
         super().__init__(*args, **kwargs)
-        mine = {TOKEN: new_token(), CONTENT_TYPE: self._content_type}
-        self._request_dict["properties"] = {**properties_of(self._request_dict.get("properties")), **mine}
+        self._singleflight_arrival = Arrival(id_of(self.id), new_token(), self._content_type)
+        properties = mapping(self._request_dict.get("properties"))
+        self._request_dict["properties"] = {**properties, PROPERTY: self._singleflight_arrival}
         self._singleflight_requeued = False
         self._singleflight_retried = False
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
         """Note whether the message comes back; a run that kills its process each time does not."""
-        if requeue and _losses.get(self.id, 0) >= MOST_LOSSES:
+        if requeue and _losses.get(self._singleflight_arrival.message_id, 0) >= MOST_LOSSES:
             requeue = False
         self._singleflight_requeued = requeue
         super().reject(requeue=requeue)
@@ -66,18 +72,32 @@ class SingletonRequest(Behind):
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
         if isinstance(error, WorkerLostError):
-            _note_loss(self)
+            _note_loss(self.task.name, self._singleflight_arrival.message_id)
         result = super().on_failure(exc_info, *args, **kwargs)
-        if isinstance(error, WorkerLostError) and _losses.get(self.id, 0) >= MOST_LOSSES:
+        if (
+            isinstance(error, WorkerLostError)
+            and _losses.get(self._singleflight_arrival.message_id, 0) >= MOST_LOSSES
+        ):
             self.task.backend.mark_as_failure(
                 self.id, error, request=self._context, store_result=self.store_errors
             )
-        if isinstance(error, DEATHS):
-            timeout = isinstance(error, TimeLimitExceeded)
-            self._singleflight_release(grace=GRACE if timeout else 0, timeout=timeout)
-        elif isinstance(error, Ended):
-            self._singleflight_announce(error)
+        with self._singleflight_surviving():
+            if isinstance(error, DEATHS):
+                timeout = isinstance(error, TimeLimitExceeded)
+                self._singleflight_release(grace=GRACE if timeout else 0, timeout=timeout)
+            elif isinstance(error, Ended):
+                self._singleflight_announce(error)
         return result
+
+    @contextmanager
+    def _singleflight_surviving(self) -> Iterator[None]:
+        """Surround all that is ours in the main process: what raises here ends the worker."""
+        try:
+            yield
+        except SingleflightError as error:
+            logger.warning("%s[%s]: left to its ttl: %s", self.task.name, self.id, error)
+        except Exception:  # noqa: BLE001 - a lease that is left to its ttl is a small thing beside a worker
+            logger.exception("%s[%s]: left to its ttl, after an unexpected error", self.task.name, self.id)
 
     def _singleflight_announce(self, ended: Ended) -> None:
         """Tell monitors how a delivery ended that did not run; Flower shows the exception."""
@@ -93,20 +113,22 @@ class SingletonRequest(Behind):
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 - Celery's signature
         """Shorten the lease of a child that has met its hard time limit and is about to be killed."""
         super().on_timeout(soft, timeout)
-        if not soft:
-            self._singleflight_release(grace=GRACE, timeout=True)
+        with self._singleflight_surviving():
+            if not soft:
+                self._singleflight_release(grace=GRACE, timeout=True)
 
     def _announce_revoked(self, reason: str, terminated: Any, signum: Any, expired: Any) -> None:
         super()._announce_revoked(reason, terminated, signum, expired)
-        if not terminated:
-            self._singleflight_leave()
-        elif signum == signal.SIGKILL:
-            self._singleflight_release(grace=GRACE)
+        with self._singleflight_surviving():
+            if not terminated:
+                self._singleflight_leave()
+            elif signum == signal.SIGKILL:
+                self._singleflight_release(grace=GRACE)
         # On any other signal the body may take its time to clean up; the lease is its own until it is dead.
 
     def _singleflight_release(self, *, grace: float, timeout: bool = False) -> None:
         """Release in the keeper's thread: the event loop must not wait for a store."""
-        if self.worker_pid in (None, os.getpid()):
+        if not self.task.singleflight.enabled or self.worker_pid in (None, os.getpid()):
             return  # never started, or a pool without processes: the body itself gives back
         # A cancelled request (a cold shutdown, a lost broker connection) goes back to the broker.
         back = self._singleflight_requeued or self._singleflight_retried or self._already_cancelled
@@ -119,26 +141,22 @@ class SingletonRequest(Behind):
 
     def _singleflight_leave(self) -> None:
         """Let a run wait no longer that will never start, or it would keep others from waiting."""
+        if not self.task.singleflight.enabled:
+            return
         delivery, request = self._singleflight_asked()
+        runtime, end = self.task.singleflight, monotonic() + LEAVE
         keys = {request.key} if request is not None and request.wait else set()
-        if delivery is not None and delivery.carried.slot is not None:
+        if delivery.carried.slot is not None and runtime.is_own(self.task, delivery.carried.slot):
             keys.add(delivery.carried.slot)
         for key in keys:
-            runtime, end = self.task.singleflight, monotonic() + LEAVE
             _background.put(id(runtime), partial(runtime.leave_by, end, key, delivery))
 
-    def _singleflight_asked(self) -> tuple[Delivery | None, Asked | None]:
+    def _singleflight_asked(self) -> tuple[Delivery, Asked | None]:
         """Return this delivery, and what the child has asked the store for, or would have."""
-        runtime, properties = self.task.singleflight, self._request_dict["properties"]
-        delivery = request = None
-        try:
-            if runtime.enabled:
-                delivery = Delivery.read(self._request_dict, properties[TOKEN])
-                policy = runtime.policy(self.task, delivery)
-                request = None if policy is None else runtime.request(self.task, policy, delivery)
-        except SingleflightError as error:
-            logger.warning("%s[%s]: left to its ttl: %s", self.task.name, self.id, error)
-        return delivery, request
+        runtime = self.task.singleflight
+        delivery = Delivery.read(self._request_dict, self.task.name, self._singleflight_arrival)
+        policy = runtime.policy(self.task, delivery)
+        return delivery, None if policy is None else runtime.request(self.task, policy, delivery)
 
 
 _background = Lanes("singleflight-slots")
@@ -149,11 +167,11 @@ _losses: OrderedDict[str, int] = OrderedDict()
 """How many pool processes of this worker each run has taken with it; the last thousand such runs."""
 
 
-def _note_loss(request: Any) -> None:
-    _losses[request.id] = _losses.pop(request.id, 0) + 1
+def _note_loss(task: str, run_id: str) -> None:
+    _losses[run_id] = _losses.pop(run_id, 0) + 1
     if len(_losses) > 1000:  # noqa: PLR2004
         _losses.popitem(last=False)
     logger.warning(
         "%s[%s] lost its pool process, time %d of %d on this worker",
-        request.task.name, request.id, _losses[request.id], MOST_LOSSES,
+        task, run_id, _losses[run_id], MOST_LOSSES,
     )  # fmt: skip

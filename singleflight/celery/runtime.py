@@ -11,9 +11,9 @@ from singleflight.api import PREFIX
 from singleflight.celery import joining, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
-from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Notify, levels_of, logger, short_key
-from singleflight.keys import rule_of
+from singleflight.keys import rule_of, stem
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton
@@ -21,7 +21,7 @@ from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release
 from singleflight.tasks.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.tasks.keyless import key_of_run
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import tell_once
 from singleflight.tasks.publishing import Slots
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Runtime:
                 if ended:
                     ask(lambda: store.release(release))
                 ask(lambda: store.unqueue(key, delivery.run_id))
-            except SingleflightError as error:
+            except Exception as error:  # noqa: BLE001 - also in a thread, where nobody would hear of it
                 if isinstance(error, StoreUnavailable) and monotonic() < end:
                     time.sleep(LEAVE_AGAIN)
                     continue
@@ -168,6 +168,12 @@ class Runtime:
                     delivery.run_id, short_key(key), error,
                 )  # fmt: skip
             return
+
+    def is_own(self, task: Task, key: str) -> bool:
+        """Return whether a key that a message names is one of its task's, by the declaration."""
+        policy = self.policy_of(task, None)
+        names = {task.name, *([policy.name] if policy is not None and policy.name else [])}
+        return key.startswith(tuple(stem(self.prefix, name) for name in names))
 
     def check_results(self, task: Task, policy: Policy) -> None:
         """Refuse a result backend under which a task's options cannot work.
@@ -220,12 +226,32 @@ class Runtime:
         return open_store(";".join(broker.alt) or broker.as_uri(include_password=True), **limits)
 
     def policy(self, task: Task, delivery: Delivery | None = None) -> Policy | None:
-        """Return what holds for one run of a task; None if it takes no lease."""
-        return self.policy_of(task, Carried() if delivery is None else delivery.carried)
+        """Return what holds for one run of a task; None if it takes no lease.
 
-    def policy_of(self, task: Task, carried: Carried) -> Policy | None:
-        """Return what holds for a message of a task; None if it takes no lease."""
-        return self._policies.of(task.name, option_of(task), carried.options)
+        Options that its message brings, and may not or cannot, count as not given; the log says so once.
+        """
+        call = None if delivery is None else delivery.carried.options
+        try:
+            return self.policy_of(task, call)
+        except ConfigurationError as error:
+            if call is None:
+                raise
+            tell_once(task.name, f"its options are left out: {error}")
+        return self.policy_of(task, None)
+
+    def policy_of(self, task: Task, call: Singleton | Literal[False] | None) -> Policy | None:
+        """Return what holds for a call with these options; None if it takes no lease.
+
+        Raises:
+            ConfigurationError: for options that cannot be, or that a single call may not have.
+        """
+        policy = self._policies.of(task.name, option_of(task), call)
+        if policy is not None and isinstance(call, Singleton):
+            joining.check(task, policy)
+            key_rule(self.prefix, task, policy)
+            if not self.app.conf.task_always_eager:
+                self.check_results(task, policy)
+        return policy
 
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""

@@ -10,18 +10,22 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery.utils import uuid
 from kombu.utils.json import register_type
 
 from singleflight.celery import marks
-from singleflight.celery.delivery import HEADER
-from singleflight.celery.publish import Header, carry
+from singleflight.celery.delivery import HEADER, Header
+from singleflight.celery.publish import carry
 from singleflight.celery.task import SingletonTask
 from singleflight.errors import ConfigurationError
 from singleflight.options import Singleton
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import Carried, mapping
 
 if TYPE_CHECKING:
     from celery import Celery
+
+TASK_ID = 2
+"""The place of the task id among the arguments of ``send_task``, behind name, args and kwargs."""
 
 FLOWS = ("chain", "group", "chord")
 """Signatures whose arguments are signatures."""
@@ -42,9 +46,14 @@ def watch_sending(app: Celery) -> None:
             settle(app, signature)
         if not isinstance(options.get("task_type"), SingletonTask) and _may_take_leases(app, name):
             marks.mark(app, options)
+        header = mapping(options.get("headers")).get(HEADER)
+        if not isinstance(header, Header):
+            return send(name, args, kwargs, *more, **options)
+        if len(more) <= TASK_ID:
+            options["task_id"] = options.get("task_id") or uuid()
+        header.bind(more[TASK_ID] if len(more) > TASK_ID else options["task_id"], name)
         result = send(name, args, kwargs, *more, **options)
-        header = (options.get("headers") or {}).get(HEADER)
-        if isinstance(header, Header) and header.sent is not None:
+        if header.sent is not None:
             header.sent(result.id)
         return result
 
@@ -88,7 +97,7 @@ def _carry(app: Celery, name: str, options: dict[str, Any]) -> None:
     call = options.pop("singleton")
     _check_takes_leases(app, name, call)
     read = Singleton.from_call(call)
-    header = Carried(options=False if read is None else read).write()
+    header = Header(Carried(options=False if read is None else read))
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
 
 

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.result import EagerResult
+from celery.utils import uuid
 
 from singleflight.celery import gate, marks, publish
-from singleflight.celery.delivery import option_of
+from singleflight.celery.delivery import HEADER, Header, option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.results import marked
+from singleflight.celery.state import eagerly, state_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton
+from singleflight.tasks.message import mapping
 
 if TYPE_CHECKING:
     from celery import Task as Behind
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 else:
     Behind = object
 
-ENTERED = "_singleflight_entered"
-"""Set on a request once its body is being run: a direct call from inside sees the same request."""
+TASK_ID = 4
+"""The place of the task id among the arguments of ``apply``."""
 
 
 class SingletonTask(Behind):
@@ -59,18 +62,18 @@ class SingletonTask(Behind):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body under a lease if a worker delivers it; a direct call just runs."""
         request = self.request
-        if request.called_directly or ENTERED in request.__dict__:
+        if request.called_directly or (ours := state_of(request)).entered:
             return super().__call__(*args, **kwargs)
         own: Any = super().__call__ if self.singleflight_own_call else self.run
 
         def body() -> Any:
             return own(*args, **kwargs)
 
-        request.__dict__[ENTERED] = True
+        ours.entered = True
         if not self.singleflight_own_call:
             # Celery's own mark that this request has its body: a direct call from inside gets a copy of it.
             request.__dict__["_protected"] = 1
-        if not self.singleflight.enabled or (request.is_eager and not self.singleflight.eager):
+        if not self.singleflight.enabled or (ours.eager and not self.singleflight.eager):
             self.singleflight_before()
             return body()
         return gate.run(self.singleflight, self, body, self.singleflight_before)
@@ -98,7 +101,7 @@ class SingletonTask(Behind):
     def singleflight_before(self) -> None:
         """Do what Celery does between a grant and the body."""
         request = self.request
-        ignored = request.is_eager or request.ignore_result or self.ignore_result
+        ignored = state_of(request).eager or request.ignore_result or self.ignore_result
         if self.singleflight_tracks_start and not ignored:
             gate.mark_started(self)
         super().before_start(request.id, request.args, request.kwargs)
@@ -144,7 +147,13 @@ class SingletonTask(Behind):
         """Run eagerly; a run that is skipped ends as it would in a worker: REVOKED with `Skipped`."""
         publish.carry(self, options)
         marks.mark(self.app, options)
-        result = super().apply(*args, **options)
+        header = mapping(options.get("headers")).get(HEADER)
+        if isinstance(header, Header):
+            if len(args) <= TASK_ID:
+                options["task_id"] = options.get("task_id") or uuid()
+            header.bind(args[TASK_ID] if len(args) > TASK_ID else options["task_id"], self.name)
+        with eagerly():
+            result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001
             if how == SKIPPED:

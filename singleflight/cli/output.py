@@ -13,6 +13,10 @@ import click
 
 from singleflight.cli.address import hidden, secrets_in
 from singleflight.events import logger
+from singleflight.printable import printable
+
+MOST_SAID = 10_000
+"""Characters of one text."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +28,10 @@ class Failure(click.ClickException):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+    def format_message(self) -> str:
+        """Return the line; Click shows it itself where ``celery`` was the program."""
+        return spoken(self.message)
 
 
 class _Known:
@@ -44,14 +52,14 @@ def keep_secret(url: str) -> None:
 
 
 def spoken(text: str) -> str:
-    """Return a text as it may be shown."""
-    return hidden(text, _Known.secrets)
+    """Return a text as it may be shown: one line, no password, nothing that a terminal obeys."""
+    return printable(hidden(" ".join(text.split()), _Known.secrets), MOST_SAID)
 
 
 def speak(text: str) -> None:
     """Say one line on stderr."""
     with on_stderr():
-        click.echo(f"{_Known.program}: {' '.join(spoken(text).split())}", err=True)
+        click.echo(f"{_Known.program}: {spoken(text)}", err=True)
 
 
 @contextmanager

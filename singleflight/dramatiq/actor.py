@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from dramatiq import Actor, Message
 
 from singleflight.dramatiq import errors, marks
-from singleflight.dramatiq.delivery import OPTION as CARRIED
-from singleflight.dramatiq.delivery import carry, write
+from singleflight.dramatiq.delivery import carried_by, carry, write
 from singleflight.dramatiq.occurrences import OPTION
 from singleflight.identity import run_of
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
     from singleflight.dramatiq.runtime import Runtime
@@ -73,21 +72,21 @@ class SingletonActor(Actor[P, R]):
         if place is None:
             return self.broker.enqueue(message, delay=delay)
         marks.mark(message)
-        carried = Carried.read(message.options.get(CARRIED))
+        carried = carried_by(message)
         if place.publisher:
             carried = replace(carried, kin=True)
-            write(message.options, carried)
+            write(message, carried)
         with marks.unmarked():
             sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
-        place.take(run_of(message.message_id, carried.mark), (delay or 0) / 1000)
+        place.take(run_of(id_of(message.message_id), carried.mark), (delay or 0) / 1000)
         marks.unmark(sent)
         return sent
 
     def _place(self, message: Message[R]) -> Place | None:
         if self.singleflight is None:
             return None
-        carry(message.options)
+        carry(message)
         judged_by_worker = any(message.options.get(link) is not None for link in LINKS)
         if judged_by_worker or self.options.get("occurrence"):
             return None

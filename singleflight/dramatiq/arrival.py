@@ -19,6 +19,7 @@ from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Outcome, Reason
 from singleflight.leases.releasing import release_of
 from singleflight.policy import UNSET
+from singleflight.printable import printable
 from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
@@ -31,7 +32,7 @@ from singleflight.tasks.decisions import (
     deferral,
     next_step,
 )
-from singleflight.tasks.publishing import between_attempts
+from singleflight.tasks.publishing import between_attempts, knows
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -84,19 +85,24 @@ class Arrival:
             return joined
         answer.began = self.delivery.kin
         if self.delivery.carried.deferrals:
-            write(self.message.options, self.delivery.carried.started())
-            self.message.options.pop(joining.OPTION, None)
+            write(self.message, self.delivery.carried.started())
         return Granted(answer, self.message.message_id, abort, keeps_slot=self.policy.at_publish)
 
     @property
     def _joins(self) -> str | None:
         """The run whose result this one waits for, since it has met it."""
-        run_id: str | None = self.message.options.get(joining.OPTION)
-        return run_id if self.policy.on_conflict == "join" else None
+        return self.delivery.carried.joins if self.policy.on_conflict == "join" else None
 
     def _joined(self) -> Ticket | None:
-        """Return the result of the run that this one waits for, if it has one."""
-        return None if self._joins is None else joining.joined(self.broker, self.message, self._joins)
+        """Return the result of the run that this one waits for, if it has one.
+
+        The store must know that run under the same key, for the message that names it may be anybody's: or it
+        could hand the result of any message to whoever may read its own.
+        """
+        found = None if self._joins is None else joining.joined(self.broker, self.message, self._joins)
+        if found is None or self._joins is None:
+            return None
+        return found if knows(self.leases.store.peek(self.request.key), self._joins) else None
 
     def _wait_for_retry(self) -> None:
         """Wait on if that run has failed and will be tried again: its key is free meanwhile."""
@@ -106,9 +112,8 @@ class Arrival:
                 self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
 
     def _defer(self, delay: float, *, resumed: bool = False, joins: str | None = None) -> NoReturn:
-        options = {} if joins is None else {joining.OPTION: joins}
-        carried = self.delivery.carried.deferred(kin=self.delivery.kin or resumed)
-        endings.defer(self.broker, self.message, carried, delay, options)
+        carried = self.delivery.carried.deferred(kin=self.delivery.kin or resumed, joins=joins)
+        endings.defer(self.broker, self.message, carried, delay)
 
     def _refused(self, busy: Busy) -> Ticket:
         tell, carried = self.leases.tell, self.delivery.carried
@@ -129,8 +134,9 @@ class Arrival:
                 tell(Kind.DEFERRED, self.request, busy, delay=delay)
                 if carried.deferrals and carried.deferrals % CROWD == 0:
                     logger.warning(
-                        "%s has been deferred %d times: many runs wait for %s",
-                        self.message, carried.deferrals, short_key(self.request.key),
+                        "%s[%s] has been deferred %d times: many runs wait for %s",
+                        self.request.task, self.request.run_id,
+                        carried.deferrals, short_key(self.request.key),
                     )  # fmt: skip
                 self._defer(delay, resumed=busy.resumed, joins=busy.ahead if joins else None)
             case Refuse():
@@ -143,7 +149,7 @@ class Arrival:
             ahead = message_id_of(busy.ahead)
             # Two publishes of one id share a result, and it is that of the one that runs.
             has_result = ahead != self.message.message_id
-            return self._skip(f"duplicate of run {ahead} ({busy.reason})", has_result=has_result)
+            return self._skip(f"duplicate of run {printable(ahead)} ({busy.reason})", has_result=has_result)
         except errors.Ended:
             ended = True  # its failure is stored, so a copy need not be able to do that again
             raise
@@ -162,7 +168,10 @@ class Arrival:
                 self.leases.store.release(release_of(self.request, Outcome.CANCELLED))
             self.leases.store.unqueue(self.request.key, self.delivery.run_id)
         except SingleflightError as error:
-            logger.warning("%s: its waiting slot is left to lapse: %s", self.message, error)
+            logger.warning(
+                "%s[%s]: its waiting slot is left to lapse: %s",
+                self.message.actor_name, self.delivery.run_id, error,
+            )  # fmt: skip
 
     def _without_store(self, error: StoreUnavailable) -> Ticket | None:
         """Do what ``on_store_error`` says; an outage is never taken for a conflict."""

@@ -10,13 +10,12 @@ from dramatiq.asyncio import async_to_sync
 from dramatiq.threading import is_gevent_active
 
 from singleflight.dramatiq.actor import SingletonActor
-from singleflight.dramatiq.delivery import OPTION
+from singleflight.dramatiq.delivery import carried_by
 from singleflight.dramatiq.errors import NOT_RETRIED
 from singleflight.dramatiq.gate import gated, watched
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
-from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +41,7 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
     own = Singleton.from_option(actor.options["singleton"])
     if own is not None:
         policy = resolve(None, own, runtime.defaults)
-        _check(actor, policy)
+        check(actor, policy)
         for text in runtime.key_rule(actor, policy).warnings():
             warnings.warn(text, stacklevel=2)
     if isinstance(actor, SingletonActor):
@@ -65,9 +64,7 @@ def check_message(message: Message[Any], broker: Broker, runtime: Runtime) -> No
             "a single message can only be a singleton, or have an occurrence, if its actor is declared for "
             "it: write @dramatiq.actor(singleton=True), or singleton=False for no lease unless a message asks"
         )
-    policy = runtime.policy(actor, Carried.read(message.options.get(OPTION)))
-    if policy is not None:
-        _check(actor, policy)
+    runtime.policy_of(actor, carried_by(message).options)
 
 
 def _check_occurrence(actor: Actor[Any, Any]) -> None:
@@ -80,7 +77,12 @@ def _check_occurrence(actor: Actor[Any, Any]) -> None:
         raise ConfigurationError("occurrence= needs a lease: write singleton=True beside it")
 
 
-def _check(actor: Actor[Any, Any], policy: Policy) -> None:
+def check(actor: Actor[Any, Any], policy: Policy) -> None:
+    """Refuse options that cannot work for an actor.
+
+    Raises:
+        ConfigurationError: naming the remedy.
+    """
     if policy.on_conflict == "join":
         _check_join(actor, policy)
     if policy.on_lost == "abort" and is_gevent_active():  # type: ignore[no-untyped-call]

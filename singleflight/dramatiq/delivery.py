@@ -9,7 +9,8 @@ from singleflight.dramatiq import occurrences
 from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.policy import Singleton
-from singleflight.tasks.message import Carried
+from singleflight.stores.base import INFINITE
+from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
     from dramatiq import Actor, Message
@@ -36,18 +37,19 @@ class Delivery:
     def read(cls, message: MessageProxy, actor: Actor[Any, Any]) -> Delivery:
         """Read a message as a worker got it, decoded, and mint the delivery's token.
 
-        Raises:
-            ConfigurationError: if it carries options that cannot be.
+        All of it is its sender's word; what has no fitting type counts as not there.
         """
-        carried = Carried.read(message.options.get(OPTION))
+        carried = carried_by(message)
         attempt = retries(message)
         occurrence = occurrences.of_message(message, actor.options.get("occurrence"))
         return cls(
-            run_id=run_of(message.message_id, carried.mark) if occurrence is None else f"at {occurrence}",
+            run_id=run_of(id_of(message.message_id), carried.mark)
+            if occurrence is None
+            else f"at {occurrence}",
             attempt=attempt,
             token=new_token(),
-            args=message.args,
-            kwargs=message.kwargs,
+            args=sequence(message.args),
+            kwargs=dict(mapping(message.kwargs)),
             carried=carried,
             # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
             kin=bool(attempt or carried.kin or getattr(message, "redelivered", False)),
@@ -56,10 +58,20 @@ class Delivery:
 
 def retries(message: MessageProxy | Message[Any]) -> int:
     """Return how often Dramatiq has retried a message."""
-    return int(message.options.get("retries") or 0)
+    return min(counted(message.options.get("retries")), INFINITE - 1)
 
 
-def carry(options: dict[str, Any]) -> bool:
+def carried_by(message: Message[Any] | MessageProxy) -> Carried:
+    """Return what a message carries of ours, for itself."""
+    return Carried.read(message.options.get(OPTION), id_of(message.message_id), message.actor_name)
+
+
+def write(message: Message[Any] | MessageProxy, carried: Carried) -> None:
+    """Put into a message's options what its run carries."""
+    _write(message.options, message.message_id, message.actor_name, carried)
+
+
+def carry(message: Message[Any]) -> bool:
     """Turn ``singleton=`` and ``occurrence=`` of a message, and of messages inside, into what can travel.
 
     Returns:
@@ -68,23 +80,26 @@ def carry(options: dict[str, Any]) -> bool:
     Raises:
         ConfigurationError: for options that cannot be, or cannot travel in a message.
     """
+    return _carry(message.options, message.message_id, message.actor_name)
+
+
+def _carry(options: dict[str, Any], message_id: str, actor: str) -> bool:
     own = "singleton" in options or "occurrence" in options
     if "occurrence" in options:
         instant = options.pop("occurrence")
         options[occurrences.OPTION] = None if instant is None else occurrences.normal(instant)
     if "singleton" in options:
         call = Singleton.from_option(options.pop("singleton"))
-        write(options, Carried(options=False if call is None else call))
+        _write(options, message_id, actor, Carried(options=False if call is None else call))
     inside = [options.get("pipe_target"), *(options.get("group_completion_callbacks") or ())]
     for message in inside:
         if message is not None:
-            carry(message["options"])
+            _carry(message["options"], message["message_id"], message["actor_name"])
     return own
 
 
-def write(options: dict[str, Any], carried: Carried) -> None:
-    """Put into a message's options what its run carries."""
-    header = carried.write()
+def _write(options: dict[str, Any], message_id: str, actor: str, carried: Carried) -> None:
+    header = carried.write(id_of(message_id), actor)
     if header:
         options[OPTION] = header
     else:

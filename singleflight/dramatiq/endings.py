@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dramatiq import Message
@@ -17,14 +17,12 @@ from singleflight.errors import Skipped
 from singleflight.events import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from dramatiq import Broker
     from dramatiq.broker import MessageProxy
 
     from singleflight.tasks.message import Carried
-
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 LONGEST_PAUSE = 5.0
 """Seconds between two tries to hand a deferred message to a broker that is away."""
@@ -36,17 +34,15 @@ def drop(message: MessageProxy, why: str) -> NoReturn:
     raise Ended(why)
 
 
-def defer(
-    broker: Broker, message: MessageProxy, carried: Carried, delay: float, options: Mapping[str, Any] = NONE
-) -> NoReturn:
+def defer(broker: Broker, message: MessageProxy, carried: Carried, delay: float) -> NoReturn:
     """Enqueue the same message again, to arrive ``delay`` seconds later, and end this delivery.
 
-    Id, arguments, flow, count of retries and options stay, but for those given: a deferral is no retry.
+    Id, arguments, flow, count of retries and options stay: a deferral is no retry.
     While the broker is away this waits for it, as Dramatiq does with an acknowledgement: giving up would
     lose the message. If the process ends meanwhile, the broker delivers the message again.
     """
-    copy = message.copy(options=options)
-    write(copy.options, carried)
+    copy = message.copy()
+    write(copy, carried)
     copy.encode()  # an option that cannot travel is no outage: another middleware has put it there
     pause = 0.5
     while True:
@@ -55,7 +51,10 @@ def defer(
         except MiddlewareError:
             raise  # another middleware has refused the message: its word
         except Exception as error:  # noqa: BLE001 - brokers raise what their drivers raise
-            logger.warning("singleflight: %s not deferred yet, the broker is away: %s", message, error)
+            logger.warning(
+                "%s[%s] not deferred yet, the broker is away: %s",
+                message.actor_name, message.message_id, error,
+            )  # fmt: skip
             time.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
         else:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from dramatiq import Broker, Message
     from dramatiq.broker import MessageProxy
 
-OPTION = "singleflight_joins"
-"""The message option that names the run whose result a deferred duplicate waits for."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

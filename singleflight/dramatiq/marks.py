@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dramatiq import worker
 
 from singleflight.dramatiq import gate
-from singleflight.dramatiq.delivery import OPTION, retries, write
+from singleflight.dramatiq.delivery import carried_by, retries, write
 from singleflight.dramatiq.occurrences import OPTION as OCCURRENCE
 from singleflight.identity import Publisher, new_mark, run_of
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def unmarked() -> Iterator[None]:
 def begin(message: MessageProxy) -> None:
     """Note which message this thread works on from now on."""
     attempt = retries(message)
-    run_id = run_of(message.message_id, Carried.read(message.options.get(OPTION)).mark)
+    run_id = run_of(id_of(message.message_id), carried_by(message).mark)
     _processed.set(_Processed(message.message_id, attempt, Publisher(run_id, attempt)))
 
 
@@ -73,7 +73,7 @@ def mark(message: Message[Any]) -> bool:
     processed = _processed.get()
     if _is_on_its_way(message, processed):
         return False
-    _marked.set((message, Carried.read(message.options.get(OPTION)).mark))
+    _marked.set((message, carried_by(message).mark))
     _write(message, new_mark() if processed is None else processed.publisher.next_mark(message.message_id))
     return True
 
@@ -92,7 +92,7 @@ def unmark(message: Message[Any]) -> None:
 
 
 def _write(message: Message[Any], mark: str | None) -> None:
-    write(message.options, replace(Carried.read(message.options.get(OPTION)), mark=mark))
+    write(message, replace(carried_by(message), mark=mark))
 
 
 def _is_on_its_way(message: Message[Any], processed: _Processed | None) -> bool:

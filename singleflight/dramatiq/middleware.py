@@ -71,6 +71,7 @@ class Singleflight(Middleware):
             store_timeout=store_timeout,
             remember=remember,
             notify=Notify(tuple(listeners), levels_of(log_levels)),
+            check=declared.check,
         )
         self._owns_process = False
 
@@ -87,7 +88,7 @@ class Singleflight(Middleware):
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Write ``singleton=`` and ``occurrence=`` of a single message so that they can travel."""
         with errors.unswallowed(message.actor_name):
-            if carry(message.options):
+            if carry(message):
                 declared.check_message(message, broker, self.runtime)
             actor = broker.actors.get(message.actor_name)
             if actor is None or "singleton" in actor.options:  # unknown: it is declared elsewhere

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import ConfigurationError
+from singleflight.tasks.message import tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,10 @@ def periodiq(message: AnyMessage) -> Instant | None:
 def of_message(message: AnyMessage, declared: object) -> str | None:
     """Return the occurrence that a message stands for, by its own word or else its actor's; None: none."""
     if OPTION in message.options:
-        said: str | None = message.options[OPTION]
-        return said
+        said = message.options[OPTION]
+        try:
+            return None if said is None else normal(said)
+        except ConfigurationError:
+            tell_once(message.actor_name, "its occurrence is no instant")
     instant = declared(message) if callable(declared) else None
     return None if instant is None else normal(instant)

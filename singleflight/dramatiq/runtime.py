@@ -11,9 +11,10 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import ActorNotFound
 
 from singleflight.api import run_around
-from singleflight.dramatiq.delivery import OPTION, Delivery
+from singleflight.dramatiq.delivery import Delivery, carried_by
 from singleflight.dramatiq.joining import is_known
-from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.errors import ConfigurationError
+from singleflight.events import logger
 from singleflight.keys import rule_of
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton, resolve
@@ -21,11 +22,11 @@ from singleflight.stores import as_store
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.decisions import slot_wait
 from singleflight.tasks.keyless import key_of_run
-from singleflight.tasks.message import Carried
+from singleflight.tasks.message import Carried, tell_once
 from singleflight.tasks.publishing import Place, Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dramatiq import Actor, Broker
     from dramatiq.broker import MessageProxy
@@ -52,8 +53,9 @@ class Runtime:
         store_timeout: float,
         remember: float,
         notify: Notify,
+        check: Callable[[Actor[Any, Any], Policy], None],
     ) -> None:
-        """Check the settings.
+        """Check the settings; ``check`` refuses options that cannot work for an actor.
 
         Raises:
             ConfigurationError: for a value that cannot be.
@@ -63,6 +65,7 @@ class Runtime:
         self.enabled = enabled
         self.defaults = _defaults(defaults)
         self.notify = notify
+        self._check = check
         self._prefix = prefix
         if not isinstance(store, str | None):
             as_store(store)  # opens nothing, and refuses what is no store where it is given
@@ -94,8 +97,8 @@ class Runtime:
         Raises:
             ConfigurationError: if its options or arguments cannot be.
         """
-        carried = Carried.read(message.options.get(OPTION))
-        policy = self.policy(actor, carried)
+        carried = carried_by(message)
+        policy = self.policy_of(actor, carried.options)
         queues = policy is not None and (policy.at_publish or carried.deferrals > 0)
         if policy is None or not queues or self.enabled == "observe":
             return None
@@ -118,7 +121,13 @@ class Runtime:
             actor = broker.get_actor(message.actor_name)
             place = self.place(actor, message.copy())
             run_id = Delivery.read(message, actor).run_id
-        except (ActorNotFound, SingleflightError):
+        except ActorNotFound:
+            return
+        except Exception as error:  # noqa: BLE001 - a message that cannot be read cannot have had a place
+            logger.warning(
+                "%s[%s]: a place that it may have is left to lapse: %s",
+                message.actor_name, message.message_id, error,
+            )  # fmt: skip
             return
         if place is not None:
             place.leave(run_id)
@@ -139,12 +148,29 @@ class Runtime:
     def policy(self, actor: Actor[Any, Any], carried: Carried) -> Policy | None:
         """Return what holds for one run of an actor; None if it takes no lease.
 
+        Options that its message brings, and may not or cannot, count as not given; the log says so once.
+        """
+        try:
+            return self.policy_of(actor, carried.options)
+        except ConfigurationError as error:
+            if carried.options is None:
+                raise
+            tell_once(actor.actor_name, f"its options are left out: {error}")
+        return self.policy_of(actor, None)
+
+    def policy_of(self, actor: Actor[Any, Any], call: Singleton | Literal[False] | None) -> Policy | None:
+        """Return what holds for a message with these options; None if it takes no lease.
+
         Raises:
-            ConfigurationError: if the options of message, actor and defaults contradict each other.
+            ConfigurationError: for options that cannot be, or that a single message may not have.
         """
         if not self.enabled or "singleton" not in actor.options:
             return None
-        return self._policies.of(actor.actor_name, actor.options["singleton"], carried.options)
+        policy = self._policies.of(actor.actor_name, actor.options["singleton"], call)
+        if policy is not None and isinstance(call, Singleton):
+            self._check(actor, policy)
+            self.key_rule(actor, policy)
+        return policy
 
     def key(
         self, actor: Actor[Any, Any], policy: Policy, args: Sequence[Any], kwargs: Mapping[str, Any]

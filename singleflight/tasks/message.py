@@ -1,21 +1,44 @@
-"""What a message carries of ours from one delivery of its run to the next; pure."""
+"""What a message carries of ours from one delivery of its run to the next; pure, but for a line in the log.
+
+Whoever may publish can write anything here, and ordinary forwarding of headers copies it to other messages.
+So it names the run and the task that it is for and counts nowhere else; and every field has a type and
+bounds: what does not fit counts as not there, and the log says so once. Reading never raises.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from singleflight.identity import is_mark
+from singleflight.errors import ConfigurationError
+from singleflight.events import logger
+from singleflight.identity import LENGTH, is_mark, is_marked
+from singleflight.keys import MAX_KEY
 from singleflight.options import Singleton
+from singleflight.printable import printable
 from singleflight.tasks.decisions import PATIENCE
+
+MAX_RUN = 255
+"""A run whose message has a longer id, or one that is not printable, is known by a digest of that."""
+
+MOST_DEFERRALS = 1_000_000
+LATEST = 1e11
+"""Epoch seconds, in the year 5138."""
+
+FIELDS = ("for", "options", "deferrals", "since", "kin", "slot", "joins", "mark")
+
+MOST_TOLD = 200
+_told: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What a message says about its run: options of the call, and how long it has waited."""
 
-    options: Singleton | bool | None = None
+    options: Singleton | Literal[False] | None = None
     """None: as declared; False: no lease; else the call's own options."""
     deferrals: int = 0
     since: float | None = None
@@ -30,29 +53,47 @@ class Carried:
     """Which publish of its id the message is; None if that id is nobody else's."""
 
     @classmethod
-    def read(cls, header: object) -> Carried:
-        """Read a header that may come from anyone.
+    def read(cls, header: object, message_id: str, task: str) -> Carried:
+        """Read a header that may come from anyone, as one of this message of this task.
+
+        Of a header that is for another one, or for none, nothing is left.
+        """
+        if header is None:
+            return cls()
+        if not isinstance(header, Mapping):
+            tell_once(task, "its singleflight header is no mapping")
+            return cls()
+        whose = header.get("for")
+        if not isinstance(whose, list | tuple) or list(whose) != [message_id, task]:
+            return cls()  # forwarded from another message, which is nothing to complain of
+        fields = _Fields(header, task)
+        carried = cls(
+            fields.read("options", lambda value: _options(value, task)),
+            fields.read("deferrals", lambda value: min(counted(value), MOST_DEFERRALS)) or 0,
+            fields.read("since", _moment),
+            fields.read("kin", lambda value: True if value is True else None) or False,
+            fields.read("slot", lambda value: _text(value, MAX_KEY)),
+            fields.read("joins", lambda value: _text(value, MAX_RUN + 1 + LENGTH)),
+            fields.read("mark", lambda value: value if is_mark(value) else None),
+        )
+        fields.tell()
+        return carried
+
+    def write(self, message_id: str, task: str) -> dict[str, object]:
+        """Return the header for this message of this task; empty if there is nothing to carry.
 
         Raises:
-            ConfigurationError: if it names options that cannot be.
+            ConfigurationError: if its options cannot travel.
         """
-        if not isinstance(header, Mapping):
-            return cls()
-        options, deferrals, since = header.get("options"), header.get("deferrals"), header.get("since")
-        slot, joins = header.get("slot"), header.get("joins")
-        mark = header.get("mark")
-        return cls(
-            options if options is None or options is False else Singleton.from_header(options),
-            deferrals if isinstance(deferrals, int) and deferrals > 0 else 0,
-            float(since) if isinstance(since, int | float) else None,
-            header.get("kin") is True,
-            slot if isinstance(slot, str) else None,
-            joins if isinstance(joins, str) else None,
-            mark if is_mark(mark) else None,
-        )
+        fields = self.fields()
+        return {"for": [message_id, task], **fields} if fields else {}
 
-    def write(self) -> dict[str, object]:
-        """Return the header."""
+    def fields(self) -> dict[str, object]:
+        """Return what there is to carry, for nobody in particular.
+
+        Raises:
+            ConfigurationError: if its options cannot travel.
+        """
         header: dict[str, object] = {}
         if self.options is not None:
             header["options"] = self.options.to_header() if isinstance(self.options, Singleton) else False
@@ -91,3 +132,86 @@ class Carried:
     def waited(self) -> float:
         """Seconds since the first deferral."""
         return 0.0 if self.since is None else max(0.0, time.time() - self.since)
+
+
+def id_of(value: object) -> str:
+    """Return the id of a message: its own, or a digest of one that no store should keep, or that has a mark."""
+    if isinstance(value, str) and 0 < len(value) <= MAX_RUN and value.isprintable() and not is_marked(value):
+        return value
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:  # noqa: BLE001 - Python writes no number of more than 4300 digits
+        text = type(value).__name__
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def counted(value: object) -> int:
+    """Return a number that counts something; 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def mapping(value: object) -> Mapping[Any, Any]:
+    """Return a mapping; an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: object) -> tuple[Any, ...]:
+    """Return what a call unpacks of its arguments; nothing of what cannot be unpacked."""
+    return tuple(value) if isinstance(value, Iterable) else ()
+
+
+def tell_once(task: str, what: str) -> None:
+    """Say in the log what is wrong with a message of a task, if it has not been said yet."""
+    if (task, what) not in _told and len(_told) < MOST_TOLD:  # who writes nonsense must not fill the log
+        _told.add((task, what))
+        logger.warning("singleflight: a message of %s: %s", task, what)
+
+
+class _Fields:
+    """The fields of one header, and which of them do not fit."""
+
+    def __init__(self, header: Mapping[Any, Any], task: str) -> None:
+        self._header, self._task = header, task
+        self._wrong = [str(name) for name in header if name not in FIELDS]
+
+    def read(self, name: str, fitting: Any) -> Any:
+        """Return a field as ``fitting`` makes of it; None if it is not there or does not fit."""
+        value = self._header.get(name)
+        if value is None:
+            return None
+        found = fitting(value)
+        if found is None:
+            self._wrong.append(name)
+        return found
+
+    def tell(self) -> None:
+        """Say what was left out."""
+        for name in self._wrong:
+            tell_once(self._task, f"{printable(name, 40)!r} of its singleflight header does not fit")
+
+
+def _options(value: object, task: str) -> Singleton | Literal[False] | None:
+    """Return the options of a call, those left out that do not fit or may not come with a message."""
+    if value is False:
+        return False
+    if not isinstance(value, Mapping):
+        return None
+    fitting = Singleton()
+    for name in value:
+        try:
+            fitting = Singleton.from_header({**fitting.to_header(), name: value[name]})
+        except (ConfigurationError, TypeError) as error:
+            tell_once(task, f"an option is left out: {error}")
+    return fitting
+
+
+def _moment(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Written so that NaN fails too; compared before float(), which a huge int would overflow.
+    return float(value) if 0 < value < LATEST else None
+
+
+def _text(value: object, longest: int) -> str | None:
+    fits = isinstance(value, str) and 0 < len(value) <= longest and value.isprintable()
+    return value if fits and isinstance(value, str) else None

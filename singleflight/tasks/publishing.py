@@ -12,6 +12,7 @@ from singleflight.events import NOT_SENT, Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.breaker import Breaker
+from singleflight.options import LONGEST, SHORTEST
 from singleflight.stores.base import INFINITE
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class Place:
 
         Who else was quicker, or has started meanwhile, stays what it is: the worker decides.
         """
-        ttl_ms = round(max(min(delay + max(self.policy.ttl, LEAST_LIFE), expires), 0.001) * 1000)
+        life = min(delay + max(self.policy.ttl, LEAST_LIFE), expires, LONGEST)
+        ttl_ms = round(max(life, SHORTEST) * 1000)
         try:
             self.slots.ask(
                 lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
@@ -152,6 +154,14 @@ def in_the_way(look: Look | None, *, running_too: bool) -> Busy | None:
             record.started_ms / 1000,
         )
     return None
+
+
+def knows(look: Look | None, run_id: str) -> bool:
+    """Whether a record tells of a run: it has had the key, or waits for it; pure."""
+    record = None if look is None else look.record
+    return record is not None and (
+        run_id in (record.run_id, record.slot) or any(run.run_id == run_id for run in record.runs)
+    )
 
 
 def between_attempts(look: Look | None, run_id: str) -> bool:

@@ -156,7 +156,7 @@ def test_a_delivery_knows_whether_its_run_may_have_started(
     request_dict: dict[str, Any], attempt: int, returning: bool
 ) -> None:
     """Retries and replacements raise the attempt; a redelivered message may have run."""
-    delivery = Delivery.read({"id": "run", HEADER: None, **request_dict}, "token")
+    delivery = Delivery.read({"id": "run", HEADER: None, **request_dict}, "task")
 
     assert (delivery.attempt, delivery.returning) == (attempt, returning)
 

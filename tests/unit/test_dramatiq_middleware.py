@@ -438,7 +438,8 @@ def test_options_inside_a_pipeline_travel_too(broker: StubBroker) -> None:
     dramatiq.pipeline([actor.message(), later], broker=broker).run()
 
     sent = dramatiq.Message.decode(broker.queues["default"].get_nowait())
-    assert sent.options["pipe_target"]["options"]["singleflight"] == {"options": {"ttl": 3.0}}
+    carried = {"for": [later.message_id, "stage"], "options": {"ttl": 3.0}}
+    assert sent.options["pipe_target"]["options"]["singleflight"] == carried
 
 
 def test_conflict_is_an_error_that_dramatiq_does_not_swallow() -> None:

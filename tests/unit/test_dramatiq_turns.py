@@ -14,9 +14,9 @@ from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Singleton
 from singleflight.dramatiq.arrival import Arrival
-from singleflight.dramatiq.delivery import Delivery
+from singleflight.dramatiq.declared import check
+from singleflight.dramatiq.delivery import Delivery, carried_by
 from singleflight.dramatiq.errors import Ended
-from singleflight.dramatiq.joining import OPTION
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
 from singleflight.lease import Busy, Reason
@@ -35,7 +35,14 @@ def broker() -> StubBroker:
 def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **options: Any) -> Arrival:
     """Return a message that arrives at a worker, with nothing in the store yet."""
     runtime = Runtime(
-        MemoryStore(), prefix="p", enabled=True, defaults=None, store_timeout=1, remember=60, notify=Notify()
+        MemoryStore(),
+        prefix="p",
+        enabled=True,
+        defaults=None,
+        store_timeout=1,
+        remember=60,
+        notify=Notify(),
+        check=check,
     )
 
     @dramatiq.actor(broker=broker)
@@ -123,7 +130,7 @@ def test_a_duplicate_joins_the_run_that_goes_next(broker: StubBroker) -> None:
         joining.admission()
 
     (delayed,) = broker.queues[dramatiq.common.dq_name("default")].queue
-    assert dramatiq.Message.decode(delayed).options[OPTION] == "next"
+    assert carried_by(dramatiq.Message.decode(delayed)).joins == "next"
 
 
 @pytest.mark.parametrize(("deferrals", "fate"), [(0, "deferred by"), (4, "duplicate of")])

@@ -383,7 +383,6 @@ OPTIONS = st.builds(
     window=st.just(UNSET) | st.floats(1, 100),
     on_conflict=st.just(UNSET) | st.sampled_from(get_args(OnConflict)),
     ttl=st.just(UNSET) | st.timedeltas(timedelta(seconds=1), timedelta(days=1)),
-    name=st.just(UNSET) | st.text(min_size=1).filter(str.strip),
     skip_result=st.just(UNSET)
     | st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists),
     max_hold=st.just(UNSET) | st.none() | st.integers(1, 100),

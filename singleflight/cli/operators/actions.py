@@ -19,6 +19,7 @@ from singleflight.cli.output import Failure, on_stderr, speak, speak_of_leases, 
 from singleflight.errors import StoreUnavailable
 from singleflight.events import logger
 from singleflight.lease import renewal_interval
+from singleflight.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -141,6 +142,7 @@ def _news(entries: list[Entry], before: dict[str, object]) -> dict[str, object]:
 def _picture(access: Access, every: float, *, everything: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - no other command needs it, and it takes its time
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - and not a text of ours, whose brackets would be markup
 
     console = Console(highlight=False)
     live = Live(console=console, auto_refresh=False)
@@ -159,7 +161,7 @@ def _picture(access: Access, every: float, *, everything: bool) -> None:
             room = max(1, console.height - HEADING) if can_redraw else len(shown)
             table = _table(shown[:room], wide=console.width >= WIDE)
             more = f"{len(shown) - room} more; " if len(shown) > room else ""
-            table.caption = trouble or more + _count(entries, hidden=len(entries) - len(shown))
+            table.caption = Text(trouble or more + _count(entries, hidden=len(entries) - len(shown)))
             if can_redraw:
                 live.update(table, refresh=True)
             else:
@@ -169,6 +171,7 @@ def _picture(access: Access, every: float, *, everything: bool) -> None:
 
 def _table(shown: list[Entry], *, wide: bool) -> Table:
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, caption_justify="left")
     table.add_column("STATE", no_wrap=True)
@@ -189,7 +192,8 @@ def _table(shown: list[Entry], *, wide: bool) -> Table:
             "1" if entry.waiting else "",
             str(entry.look.record.refused or ""),
         ]
-        table.add_row(*(row if wide else [*row[:2], *row[3:5]]))
+        cells = row if wide else [*row[:2], *row[3:5]]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 

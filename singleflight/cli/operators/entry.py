@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from singleflight.events import short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Holder
+from singleflight.printable import printable
 from singleflight.stores.base import INFINITE
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ STATES = ("running", "lapsed", "waiting", "window", "free")
 """Held; held by somebody not heard of any more; free, and one waits; free but too soon to start; free."""
 
 SHOWN_RUNS = 10
+
+MOST_SHOWN = 1000
+"""Characters of one line; runs and tasks may be named at any length, and by anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,8 @@ class Entry:
     def lines(self) -> list[str]:
         """Return the lines of `ls`: the key, what goes on, and who was turned away."""
         story = ["; ".join(self._story()), self._refusals()]
-        return [f"{self.state:<8} {self.name}", *(f"{'':<8} {line}" for line in story if line)]
+        lines = [f"{self.state:<8} {self.name}", *(f"{'':<8} {line}" for line in story if line)]
+        return [printable(line, MOST_SHOWN) for line in lines]
 
     def paragraph(self) -> list[str]:
         """Return what `show` says."""
@@ -143,7 +148,7 @@ class Entry:
             if not run.ended:
                 ended += ", not ended"
             lines.append(f"{'last runs' if number == 0 else '':<12} {run.run_id}  {ended}")
-        return lines
+        return [printable(line, MOST_SHOWN) for line in lines]
 
     def _story(self) -> list[str]:
         record = self.look.record

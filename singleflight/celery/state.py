@@ -1,0 +1,92 @@
+"""What a process knows of the delivery that it works on, kept where no message can put anything.
+
+Celery spreads a message's headers, and a part of its body, over ``Task.request``: names, values and even
+``properties`` there are the author's. So nothing of ours is a plain value. The worker's main process hands
+the pool an `Arrival`, and the pool keeps a `State`; either counts only if it is of that very type, which
+nothing can make that JSON, YAML or msgpack carry.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery.app.task import Context
+
+    from singleflight.celery.delivery import Delivery
+    from singleflight.lease import Lease
+
+ATTRIBUTE = "singleflight_state"
+"""Where a request keeps its `State`."""
+
+PROPERTY = "singleflight_arrival"
+"""The message property under which the pool finds the `Arrival`.
+
+A property, because a retry publishes again what it finds among the headers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One delivery, as the worker's main process has received it."""
+
+    message_id: str
+    token: str
+    content_type: str | None
+    """How the message's body is written; a deferred one is written alike."""
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """How far a delivery has come in this process."""
+
+    eager: bool
+    """The run was called with ``apply``; a message that says so of itself is none."""
+    entered: bool = False
+    """Its body is being run, or its gate: a direct call from inside sees the same request."""
+    lease: Lease | None = None
+    """Held until Celery has stored the result and sent what follows."""
+    keeps_slot: bool = False
+    """Its key has a waiting slot, which the run's own retry must not lose."""
+    again: float | None = None
+    """In how many seconds the retry comes that this run has published; None: it has published none."""
+    refused: tuple[str, Delivery] | None = None
+    """Key and delivery of a run that ends without having run, until its end is stored."""
+
+
+_eager: ContextVar[bool] = ContextVar("singleflight_eager", default=False)
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Note that what runs inside was called with ``apply``, and not delivered."""
+    mark = _eager.set(True)
+    try:
+        yield
+    finally:
+        _eager.reset(mark)
+
+
+def known_state(request: Context) -> State | None:
+    """Return the state of a request that has been at the gate of a singleton task."""
+    state = request.__dict__.get(ATTRIBUTE)
+    return state if isinstance(state, State) else None
+
+
+def state_of(request: Context) -> State:
+    """Return the state of a request, whatever its message has put in its place."""
+    state = known_state(request)
+    if state is None:
+        state = request.__dict__[ATTRIBUTE] = State(_eager.get())
+    return state
+
+
+def arrival_of(properties: object) -> Arrival | None:
+    """Return what the main process has put among a message's properties; None if it has not."""
+    found = properties.get(PROPERTY) if isinstance(properties, dict) else None
+    return found if isinstance(found, Arrival) else None
