@@ -41,11 +41,12 @@ class Delivery:
         """
         carried = carried_by(message)
         attempt = retries(message)
-        occurrence = occurrences.of_message(message, actor.options.get("occurrence"))
+        own, occurrence = (
+            id_of(message.message_id),
+            occurrences.of_message(message, actor.options.get("occurrence")),
+        )
         return cls(
-            run_id=run_of(id_of(message.message_id), carried.mark)
-            if occurrence is None
-            else f"at {occurrence}",
+            run_id=run_of(own, carried.mark) if occurrence is None else f"at {occurrence}",
             attempt=attempt,
             token=new_token(),
             args=sequence(message.args),

@@ -153,7 +153,9 @@ class Store(Protocol):
 
     Every method may raise `StoreUnavailable` (no answer in time; try again later) or `ConfigurationError`
     (a permanent fault: wrong password, missing right, unknown record version). Repeating a request whose
-    reply was lost is always safe and gives the same answer.
+    reply was lost is always safe and gives the same answer. A request whose numbers or names are out of the
+    bounds of `singleflight.stores.bounds` is a `ConfigurationError` too, and changes nothing: what claims say
+    comes from messages, and messages from anybody.
     """
 
     @property

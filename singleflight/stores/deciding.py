@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from singleflight.errors import SingleflightError
 from singleflight.stores import record as rules
 from singleflight.stores.base import REMEMBER, Look, Renewed
+from singleflight.stores.bounds import check_claim, check_place, check_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ class DecidingStore(ABC):
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
+        check_claim(claim)
         return self.change(
             claim.key,
             lambda found, now_us: rules.claim(
@@ -79,10 +81,12 @@ class DecidingStore(ABC):
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
+        check_release(release)
         return self.change(release.key, lambda found, now_us: rules.release(found, release, now_us // 1000))
 
     def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
         """See `Store.queue`."""
+        check_place(run_id, ttl_ms)
         return self.change(
             key,
             lambda found, now_us: rules.queue(
@@ -92,6 +96,7 @@ class DecidingStore(ABC):
 
     def unqueue(self, key: str, run_id: str) -> bool:
         """See `Store.unqueue`."""
+        check_place(run_id)
         return self.change(key, lambda found, now_us: rules.unqueue(found, run_id, now_us // 1000))
 
     def evict(self, key: str) -> bool:

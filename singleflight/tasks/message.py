@@ -135,8 +135,12 @@ class Carried:
 
 
 def id_of(value: object) -> str:
-    """Return the id of a message: its own, or a digest of one that no store should keep, or that has a mark."""
-    if isinstance(value, str) and 0 < len(value) <= MAX_RUN and value.isprintable() and not is_marked(value):
+    """Return the id of a message: its own, or a digest of one that no store should keep.
+
+    Nor one that looks marked: a run would be taken for one of another id, and its result for that one's.
+    """
+    fits = isinstance(value, str) and 0 < len(value) <= MAX_RUN and value.isprintable()
+    if fits and isinstance(value, str) and not is_marked(value):
         return value
     try:
         text = value if isinstance(value, str) else repr(value)

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from singleflight.testing.clock import RealClock
+from singleflight.testing.contract_bounds import BoundRules
 from singleflight.testing.contract_claim import ClaimRules
 from singleflight.testing.contract_inspect import InspectRules
 from singleflight.testing.contract_keep import KeepRules, LifeRules
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from singleflight.testing.clock import FakeClock
 
 
-class StoreContract(ClaimRules, RunRules, KeepRules, LifeRules, SlotRules, InspectRules):
+class StoreContract(ClaimRules, RunRules, KeepRules, LifeRules, SlotRules, InspectRules, BoundRules):
     """Subclass it, give it a ``store`` fixture and a way to `lose` a record, and run pytest.
 
     ```python

@@ -155,8 +155,8 @@ def test_options_of_a_call_go_with_its_retries_and_deferrals(rig: Rig) -> None:
     """A call's own options still hold after it was deferred, and after it retried."""
     first = rig.send("probe", "carried", seconds=1.5)
     rig.wait_start("carried")
-    # Without its own on_conflict, this run would be skipped; without its own name, it would not meet `first`.
-    options = {"singleton": Singleton(on_conflict="defer", name="other")}
+    # Without its own on_conflict, this run would be skipped; with its own by, it does not meet `first`.
+    options = {"singleton": Singleton(on_conflict="defer", by=())}
     other = rig.send("probe", "carried", options, then="retry-later")
     waiting = rig.send("probe", "carried", {"singleton": Singleton(on_conflict="defer")}, then="retry")
 

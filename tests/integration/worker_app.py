@@ -125,7 +125,13 @@ def block_of(name: str) -> AbstractContextManager[Any]:
 
 
 def end(task: Task, key: str, then: str) -> Any:
-    """End a body in one of many ways; `first-...` only does so when the run has not been redelivered."""
+    """End a body in one of many ways; `first-...` only does so when the run has not been redelivered.
+
+    `forward:KEY` publishes a run of that key with this run's own headers.
+    """
+    if then.startswith("forward:"):
+        headers = task.request.headers
+        return task.app.tasks["probe"].apply_async((then.removeprefix("forward:"),), headers=headers).id
     again = (task.request.delivery_info or {}).get("redelivered")
     if then.startswith("first-"):
         then = "" if again else then.removeprefix("first-")

@@ -21,7 +21,7 @@ from singleflight.dramatiq import install as install_dramatiq
 from singleflight.dramatiq.delivery import Delivery as Message
 from singleflight.policy import LONGEST_CALL
 from singleflight.stores.base import INFINITE
-from singleflight.tasks.message import MAX_RUN, MOST_DEFERRALS, Carried, run_id_of
+from singleflight.tasks.message import MAX_RUN, MOST_DEFERRALS, Carried, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,13 +123,25 @@ def test_an_option_that_does_not_fit_is_left_out_and_the_others_count(
 
 
 @pytest.mark.parametrize(
-    "raw", ["", "x" * (MAX_RUN + 1), "a\nb", "\x1b[2J", "\x00", "\ud800", 7, None, ["id"]]
+    "raw",
+    [
+        "",
+        "x" * (MAX_RUN + 1),
+        "a\nb",
+        "\x1b[2J",
+        "\x00",
+        "\ud800",
+        7,
+        None,
+        ["id"],
+        "victim~0123456789abcdef",
+    ],
 )
 def test_an_id_that_no_store_should_keep_stands_as_a_digest(raw: object) -> None:
     """The same one each time, another one for another id, and of ordinary text and length."""
-    assert run_id_of(raw) == run_id_of(raw)
-    assert run_id_of(raw).startswith("sha256:")
-    assert run_id_of(raw) != run_id_of("other" * 100)
+    assert id_of(raw) == id_of(raw)
+    assert id_of(raw).startswith("sha256:")
+    assert id_of(raw) != id_of("other" * 100)
 
 
 @pytest.mark.parametrize("option", [{"name": "theirs"}, {"window": LONGEST_CALL + 1}, {"ttl": 1e8}])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from singleflight.cli.entry import Entry
-from singleflight.cli.operate import _table
-from singleflight.cli.voice import Failure, spoken
+from singleflight.cli.operators.actions import _table
+from singleflight.cli.operators.entry import Entry
+from singleflight.cli.output import Failure, spoken
 from singleflight.errors import LeaseLost
 from singleflight.events import Event, Kind, logger
 from singleflight.lease import Busy, Holder, Reason

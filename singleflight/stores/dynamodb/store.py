@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import monotonic
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
+from singleflight.stores.bounds import check_claim, check_release
 from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.dynamodb.clock import ServerClock
 from singleflight.stores.dynamodb.errors import code_of, driver, passing, translated
@@ -96,6 +97,7 @@ class DynamoStore(DecidingStore):
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
+        check_claim(claim)
         window_ms = claim.window_ms and claim.window_ms + self._clock.bound_ms
         return super().claim(claim._replace(ttl_ms=claim.ttl_ms + self._clock.bound_ms, window_ms=window_ms))
 
@@ -105,6 +107,7 @@ class DynamoStore(DecidingStore):
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
+        check_release(release)
         grace_ms = release.grace_ms and release.grace_ms + self._clock.bound_ms
         return super().release(release._replace(grace_ms=grace_ms))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
 from singleflight.stores.base import REMEMBER, Renewed
+from singleflight.stores.bounds import check_claim, check_place, check_release
 from singleflight.stores.redis.errors import PASSING, cause_of, code_of, driver, permanent, translated
 from singleflight.stores.redis.scripts import (
     CLAIM,
@@ -103,6 +104,7 @@ class RedisStore:
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
+        check_claim(claim)
         return answer_of(
             self._ask(
                 CLAIM,
@@ -161,6 +163,7 @@ class RedisStore:
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
+        check_release(release)
         return bool(
             self._ask(
                 RELEASE,
@@ -175,11 +178,13 @@ class RedisStore:
 
     def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
         """See `Store.queue`."""
+        check_place(run_id, ttl_ms)
         reply = self._ask(QUEUE, key, (ttl_ms, running_too), run_id)
         return busy_of(reply) if reply else None
 
     def unqueue(self, key: str, run_id: str) -> bool:
         """See `Store.unqueue`."""
+        check_place(run_id)
         return bool(self._ask(UNQUEUE, key, (), run_id))
 
     def evict(self, key: str) -> bool:

@@ -28,6 +28,7 @@ from singleflight.errors import ConfigurationError, SingleflightError, StoreUnav
 from singleflight.lease import Outcome, monotonic
 from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
+from singleflight.stores.bounds import check_release
 from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.sql.errors import no_tables, passing, translated
 from singleflight.stores.sql.tables import (
@@ -137,6 +138,7 @@ class SqlStore(DecidingStore):
 
     def release(self, release: Release) -> bool:
         """See `Store.release`; what ended becomes a row of ``singleflight_runs``."""
+        check_release(release)
         seen: list[dict[str, Any]] = []
 
         def decide(found: Record | None, now_us: int) -> tuple[Record, bool]:
