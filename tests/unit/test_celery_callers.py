@@ -15,6 +15,7 @@ from singleflight import ConfigurationError, Conflict, Singleton
 from singleflight.celery import install
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.results import SingletonResult
+from singleflight.celery.state import state_of
 from singleflight.lease import Reason
 from singleflight.stores.memory import MemoryStore
 
@@ -298,7 +299,7 @@ def test_a_request_without_an_id_takes_a_lease(app: Celery) -> None:
         try:
             assert task("ran") == "ran"
         finally:
-            task.request.__dict__["_singleflight_lease"].release()
+            state_of(task.request).lease.release()
             task.pop_request()
 
 
