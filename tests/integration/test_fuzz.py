@@ -1,7 +1,7 @@
 """Random, mutated and forged messages through real workers: none ends, and no key but their own changes.
 
 What ends a worker without singleflight as well is left out: headers that Celery's main process itself takes
-apart without a look (``expires`` and ``stamps`` of other types, an id that is no text, a body that is no
+apart without a look (``expires`` and ``stamps`` of other types, an id that is no UTF-8, a body that is no
 call, callbacks that are no signatures), the time limit that a message may set for itself, and in Dramatiq
 the options ``throws`` and a queue that nobody consumes. `SINGLEFLIGHT_CHAOS=1` sends 20,000 messages.
 """
@@ -113,9 +113,8 @@ def pump(sent: int, send: Callable[[], None], queued: Callable[[], int], alive: 
     for number in range(sent):
         send()
         if number % 200 == 0:
-            alive()
-            until(lambda: queued() < AHEAD, 300, "the worker to keep up", every=0.2)
-    until(lambda: queued() == 0, 300, "an empty queue", every=0.2)
+            until(lambda: alive() or queued() < AHEAD, 300, "the worker to keep up", every=0.2)
+    until(lambda: alive() or queued() == 0, 300, "an empty queue", every=0.2)
 
 
 @pytest.mark.timeout(3600 if FULL else 120)

@@ -81,8 +81,11 @@ class Garbler:
         return {str(self.random.choice(self._texts)): self.junk(depth - 1) for _ in range(2)}
 
     def run_id(self) -> str:
-        """Return an id: mostly a new one, and sometimes an odd one, or somebody else's."""
-        text = str(self.junk(0)) if self.chance(0.1) else ""
+        """Return an id: mostly a new one, and sometimes an odd one, or somebody else's.
+
+        Celery's main process ends by itself when it is to store the end of a run whose id is no UTF-8.
+        """
+        text = str(self.junk(0)).replace("\ud800", "") if self.chance(0.1) else ""
         return text or str(uuid.UUID(int=self.random.getrandbits(128)))
 
     def header(self, run_id: str, task: str) -> Any:
