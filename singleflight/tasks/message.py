@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from singleflight.errors import ConfigurationError
 from singleflight.events import logger
-from singleflight.identity import LENGTH, is_mark, is_marked
+from singleflight.identity import LENGTH, is_mark, is_marked, message_id_of
 from singleflight.keys import MAX_KEY
 from singleflight.options import Singleton
 from singleflight.printable import printable
@@ -79,14 +79,14 @@ class Carried:
         fields.tell()
         return carried
 
-    def write(self, message_id: str, task: str) -> dict[str, object]:
-        """Return the header for this message of this task; empty if there is nothing to carry.
+    def write(self, run_id: str, task: str) -> dict[str, object]:
+        """Return the header for the message of a run of this task; empty if there is nothing to carry.
 
         Raises:
             ConfigurationError: if its options cannot travel.
         """
         fields = self.fields()
-        return {"for": [message_id, task], **fields} if fields else {}
+        return {"for": [message_id_of(run_id), task], **fields} if fields else {}
 
     def fields(self) -> dict[str, object]:
         """Return what there is to carry, for nobody in particular.

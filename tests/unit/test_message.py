@@ -104,6 +104,7 @@ def test_what_is_written_for_a_run_is_read_by_it() -> None:
     carried = Carried(Singleton(ttl=9, by=("a",)), 3, 1.5e9, True, "key", "other")
 
     assert Carried.read(json.loads(json.dumps(carried.write(*WHOSE))), *WHOSE) == carried
+    assert carried.write("run~0123456789abcdef", "task") == carried.write(*WHOSE)
 
 
 def test_an_option_that_does_not_fit_is_left_out_and_the_others_count(
