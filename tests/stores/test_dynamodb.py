@@ -6,8 +6,10 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,13 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight import Lease, lease, try_lease
+from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.lease import Busy, Granted, Reason
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewed
+from singleflight.stores.dynamodb.client import make_client
 from singleflight.stores.dynamodb.clock import BOUND, ServerClock
 from singleflight.stores.dynamodb.setup import create_table, least_policy
-from singleflight.stores.dynamodb.store import LEFT_LYING, DynamoStore, make_client
+from singleflight.stores.dynamodb.store import LEFT_LYING, DynamoStore
 from singleflight.testing import FakeClock, RealClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release, renew
 from tests.support.dynamo import REGION, Refusals
@@ -225,6 +229,48 @@ def test_throttling_is_waited_out(hindered: DynamoStore, refusals: Refusals, key
     refusals.refuse(code, 3)
 
     granted(hindered, key, "a")
+
+
+@pytest.mark.timeout(120)
+def test_throttling_lowers_the_rate_of_requests_and_costs_no_lease(
+    ministack: Ministack, refusals: Refusals
+) -> None:
+    """Ten who wait ask less often than before, and leave room for the renewals of the one who holds."""
+    url, name, over = ministack.table(port=refusals.port), uuid4().hex, threading.Event()
+    held = try_lease(DynamoStore.from_url(url), name, ttl=9)
+    assert isinstance(held, Lease)
+    waiting = DynamoStore.from_url(url)
+
+    def wait() -> None:
+        while not over.is_set():
+            with suppress(Conflict, StoreUnavailable), lease(waiting, name, wait=1):
+                pass
+
+    waiters = [threading.Thread(target=wait) for _ in range(10)]
+    for waiter in waiters:
+        waiter.start()
+    try:
+        time.sleep(2)
+        usual = _rate(refusals, 3)
+        refusals.throttle(0.8)
+        time.sleep(1)
+        throttled = _rate(refusals, 9)
+        refusals.throttle(0)
+        sys.stdout.write(f"\n{usual:.0f} requests a second, {throttled:.0f} of which 80 % are throttled\n")
+
+        assert throttled < usual
+        assert held.held
+    finally:
+        over.set()
+        for waiter in waiters:
+            waiter.join(20)
+        held.release()
+
+
+def _rate(refusals: Refusals, seconds: float) -> float:
+    before = len(refusals.requests)
+    time.sleep(seconds)
+    return (len(refusals.requests) - before) / seconds
 
 
 def test_endless_throttling_is_store_unavailable(hindered: DynamoStore, refusals: Refusals, key: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import socket
 import sys
@@ -93,6 +94,7 @@ class Refusals:
         self.requests: list[str] = []
         self._refusals: list[tuple[str, int]] = []
         self._lost = 0
+        self._throttled = 0.0
         self._lock = threading.Lock()
         outer = self
 
@@ -114,6 +116,10 @@ class Refusals:
         """Answer the next requests with an error."""
         with self._lock:
             self._refusals = [(code, times)]
+
+    def throttle(self, part: float) -> None:
+        """Refuse this part of all requests from now on, whichever they are."""
+        self._throttled = part
 
     def lose_answers(self, times: int = 1) -> None:
         """Carry the next writes out and break the connection instead of answering."""
@@ -153,6 +159,8 @@ class Refusals:
         handler.wfile.write(data)
 
     def _next_refusal(self) -> str:
+        if random.random() < self._throttled:
+            return "ThrottlingException"
         if not self._refusals:
             return ""
         code, times = self._refusals[0]

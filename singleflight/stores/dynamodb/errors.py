@@ -26,6 +26,9 @@ THROTTLED = {
 }
 """Codes that say: not now."""
 
+THROTTLING = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"}
+"""Those among them that say: not so often."""
+
 _RENEW = "the AWS credentials are refused, {}; renew them"
 _SIGNATURE = "AWS refuses the signature: the secret is wrong, or this machine's clock is off"
 FAULTS = {

@@ -8,8 +8,9 @@ from typing import Any
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import monotonic
+from singleflight.stores.dynamodb.client import make_client
 from singleflight.stores.dynamodb.errors import code_of, driver, translated
-from singleflight.stores.dynamodb.store import DynamoStore, make_client
+from singleflight.stores.dynamodb.store import DynamoStore
 
 KEY = [{"AttributeName": "lease_key", "KeyType": "HASH"}]
 TIDYING = {"AttributeName": "forget_at", "Enabled": True}

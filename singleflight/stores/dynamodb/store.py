@@ -22,13 +22,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.events import struck
 from singleflight.lease import monotonic
+from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_claim, check_release
 from singleflight.stores.deciding import DecidingStore
+from singleflight.stores.dynamodb.client import make_client
 from singleflight.stores.dynamodb.clock import ServerClock
-from singleflight.stores.dynamodb.errors import code_of, driver, passing, translated
+from singleflight.stores.dynamodb.errors import THROTTLING, code_of, driver, passing, translated
 from singleflight.stores.dynamodb.items import alive, item_of
+from singleflight.stores.dynamodb.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +72,7 @@ class DynamoStore(DecidingStore):
         self.table, self.region, self.endpoint = table, region, endpoint
         self.timeout = timeout
         self._clock = ServerClock()
+        self._pace = Pace()
         self._clients: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,12 +114,19 @@ class DynamoStore(DecidingStore):
         """See `Store.release`."""
         check_release(release)
         grace_ms = release.grace_ms and release.grace_ms + self._clock.bound_ms
-        return super().release(release._replace(grace_ms=grace_ms))
+        longer = release._replace(grace_ms=grace_ms)
+        return self.change(
+            release.key, lambda found, now_us: rules.release(found, longer, now_us // 1000), urgent=True
+        )
 
     def change(
-        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
+        self,
+        key: str,
+        decide: Callable[[Record | None, int], tuple[Record | None, Answer]],
+        *,
+        urgent: bool = False,
     ) -> Answer:
-        """See `DecidingStore.change`."""
+        """See `DecidingStore.change`; what is ``urgent`` does not wait while the table throttles."""
 
         def work(item: Item | None) -> Answer:
             now_us = self._clock.now_us()
@@ -125,7 +137,7 @@ class DynamoStore(DecidingStore):
                 self._put(key, changed, ends_ms, item["revision"]["S"] if item else None)
             return answer
 
-        return self._with_item(key, work)
+        return self._with_item(key, work, urgent=urgent)
 
     def read(self, key: str) -> tuple[Record | None, int, int]:
         """See `DecidingStore.read`."""
@@ -161,17 +173,25 @@ class DynamoStore(DecidingStore):
         if client is not None:
             client.close()
 
-    def _with_item(self, key: str, work: Callable[[Item | None], Answer]) -> Answer:
-        """Read an item and work on it, again with a newer one if somebody came between."""
+    def _renew(self, renewal: Renewal) -> Renewed:
+        return self.change(renewal.key, self._renewing(renewal), urgent=True)
+
+    def _with_item(self, key: str, work: Callable[[Item | None], Answer], *, urgent: bool = False) -> Answer:
+        """Read an item and work on it, again with a newer one if somebody came between.
+
+        While the table throttles, whoever may wait leaves its capacity to renewals and releases.
+        """
         self._client()  # a process's first one takes long to make, at no cost to the tries
         deadline = monotonic() + self.timeout
         most = 0.01
         newer: Item | None = None
         trouble: SingleflightError
+        if not urgent:
+            self._hold_back(key)
         while True:
+            item = None
             try:
-                item = newer or self._get(key)
-                newer = None
+                item, newer = newer or self._get(key), None
                 self._check(key, item)
                 if self._clock.ready:
                     return work(item)
@@ -184,11 +204,22 @@ class DynamoStore(DecidingStore):
                     raise translated(error, self.address, key) from error
                 trouble = translated(error, self.address, key)
                 trouble.__cause__ = error
+                if code_of(error) in THROTTLING:
+                    newer = item  # if it was the write that was refused, it alone is repeated
             pause = random.uniform(0, most)  # noqa: S311 - spreads writers, guards nothing
+            if not urgent:
+                pause = max(pause, self._pace.left)
             if monotonic() + pause >= deadline:
                 raise trouble
             time.sleep(pause)
-            most = min(2 * most, self.timeout / 2)
+            most = min(2 * most, self.timeout / (8 if urgent else 2))
+
+    def _hold_back(self, key: str) -> None:
+        """Wait as long as the table is not to be asked; if that takes too long, say so without asking."""
+        left = self._pace.left
+        if left >= self.timeout:
+            raise StoreUnavailable(f"store {self.address} throttles, and is not asked about {key} now")
+        time.sleep(left)
 
     def _get(self, key: str) -> Item | None:
         item: Item | None = self._request("get_item", Key={"lease_key": {"S": key}}, ConsistentRead=True).get(
@@ -228,7 +259,15 @@ class DynamoStore(DecidingStore):
             headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             if "date" in headers:
                 self._clock.learn(headers, sent)
+            if code_of(error) in THROTTLING:
+                self._pace.refused()
             raise
+        except driver.HTTPClientError as error:
+            # botocore wraps whatever it meets, a time limit that strikes in the middle among it.
+            if error.__context__ is not None and struck(error.__context__):
+                raise error.__context__ from None
+            raise
+        self._pace.answered()
         self._clock.learn(response["ResponseMetadata"]["HTTPHeaders"], sent)
         return response
 
@@ -256,27 +295,6 @@ class DynamoStore(DecidingStore):
                 f"store {self.address}: {key} was written in {item['region']['S']}, and here is {here}. "
                 "Regions of a global table do not wait for each other: use one everywhere, with ?region="
             )
-
-
-def make_client(region: str | None, endpoint: str | None, timeout: float) -> Any:
-    """Return a boto3 client that waits at most ``timeout`` seconds and never retries by itself."""
-    # Here, because it takes long to import. It ships no types.
-    from boto3.session import Session  # type: ignore[import-untyped]  # noqa: PLC0415
-    from botocore.config import Config  # type: ignore[import-untyped]  # noqa: PLC0415
-
-    config = Config(
-        connect_timeout=timeout,
-        read_timeout=timeout,
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=50,
-        tcp_keepalive=True,
-    )
-    try:
-        return Session().client("dynamodb", region_name=region, endpoint_url=endpoint, config=config)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"endpoint={endpoint!r} is no URL of a server ({error}); write one such as http://127.0.0.1:8000"
-        ) from error
 
 
 class _OvertakenError(Exception):
