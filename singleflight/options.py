@@ -118,6 +118,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = MappingProxyType(
         "skip_result": _anything,
         "give_up_after": functools.partial(_seconds, endless=True),
         "max_hold": functools.partial(_seconds, endless=True),
+        "queue_ttl": functools.partial(_seconds, endless=True),
         "on_store_error": functools.partial(_choice, get_args(OnStoreError)),
         "on_lost": functools.partial(_choice, get_args(OnLost)),
     }
@@ -144,6 +145,9 @@ class Singleton:
         skip_result: what a skipped run returns; without it, a skipped run ends as revoked.
         give_up_after: the longest that a duplicate waits before it is skipped; None (built in): no limit.
         max_hold: a run that takes longer is no longer renewed; None (built in): no limit.
+        queue_ttl: with ``at_most_one="waiting_..."``: how long a run that has been published is known to
+            wait, counted from its ETA, if no worker takes it. Longer than the longest backlog, and as long as
+            a message that gets lost may keep others out. Built in (None): a minute, or ``ttl`` if longer.
         on_store_error: while the store is away: ``"defer"`` (built in), ``"run"``, ``"skip"``, ``"raise"``.
         on_lost: when a running task loses its lease: ``"warn"`` (built in) or ``"abort"``.
 
@@ -160,6 +164,7 @@ class Singleton:
     skip_result: object = UNSET
     give_up_after: float | timedelta | Unset | None = UNSET
     max_hold: float | timedelta | Unset | None = UNSET
+    queue_ttl: float | timedelta | Unset | None = UNSET
     on_store_error: OnStoreError | Unset = UNSET
     on_lost: OnLost | Unset = UNSET
 

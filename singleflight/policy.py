@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "EFFECTS", "REFUSED", "UNSET", "Effect", "Policies", "Policy", "Singleton", "resolve"]
 
 
+SHORT_QUEUE = 60.0
+"""Seconds that a published run may wait for a worker, and still be known, if nobody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The options of one run after all layers are resolved; made by `resolve`. Durations are seconds."""
@@ -33,6 +37,7 @@ class Policy:
     """`UNSET` if a skipped run has no result of its own."""
     give_up_after: float | None
     max_hold: float | None
+    queue_ttl: float | None
     on_store_error: OnStoreError
     on_lost: OnLost
 
@@ -40,6 +45,12 @@ class Policy:
     def at_publish(self) -> bool:
         """True if a duplicate can already be recognised when it is published."""
         return self.at_most_one != "running"
+
+    @property
+    def queue_life(self) -> float:
+        """Seconds for which a published run is known to wait after it is due."""
+        # A lost message must not mute its key; a short queue may delay one.
+        return max(self.ttl, SHORT_QUEUE) if self.queue_ttl is None else self.queue_ttl
 
     @property
     def one_waits(self) -> bool:
@@ -55,6 +66,7 @@ BUILT_IN = Singleton(
     ttl=30,
     give_up_after=None,
     max_hold=None,
+    queue_ttl=None,
     on_store_error="defer",
     on_lost="warn",
 )
@@ -151,12 +163,19 @@ def _refuse_contradictions(values: dict[str, Any], layer: dict[str, int]) -> Non
     for option, nothing, fits, remedy in (
         ("give_up_after", None, waits, "where no duplicate waits; write on_conflict='defer' or leave it out"),
         ("skip_result", UNSET, pair[1] != "raise", "where no duplicate is skipped; leave one of them out"),
+        (
+            "queue_ttl",
+            None,
+            pair[0] != "running",
+            "where nobody looks at the queue; leave it out, or write at_most_one='waiting_or_running'",
+        ),
     ):
         if values[option] is nothing or fits:
             continue
         # Defaults speak to many tasks: what they say about waiting is meant for those that wait.
         if layer[option] <= chosen and not (layer[option] == _DEFAULTS and chosen == _BUILT_IN):
-            raise refusal(option, values[option], f"has no meaning beside on_conflict={pair[1]!r}, {remedy}")
+            beside = f"at_most_one={pair[0]!r}" if option == "queue_ttl" else f"on_conflict={pair[1]!r}"
+            raise refusal(option, values[option], f"has no meaning beside {beside}, {remedy}")
         values[option] = nothing
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-LEAST_LIFE = 60.0
-"""Seconds that a waiting slot lives at least: a lost message must not mute its key, a short queue may."""
-
 
 class Slots:
     """The waiting slots of one store, as publishers ask for them."""
@@ -93,7 +90,7 @@ class Place:
 
         Who else was quicker, or has started meanwhile, stays what it is: the worker decides.
         """
-        life = min(delay + max(self.policy.ttl, LEAST_LIFE), expires, LONGEST)
+        life = min(delay + self.policy.queue_life, expires, LONGEST)
         ttl_ms = round(max(life, SHORTEST) * 1000)
         try:
             self.slots.ask(

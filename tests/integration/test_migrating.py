@@ -56,7 +56,7 @@ def test_every_block_of_the_page_is_used() -> None:
     for block in page:
         if block.is_python:
             compile(block.before, "before", "exec")
-    assert len(page) == 5
+    assert len(page) == 6
     assert [block.before for block in page if not block.is_python] == [
         "celery -A shop beat --scheduler redbeat.RedBeatScheduler\n"
     ]
@@ -95,6 +95,18 @@ def test_celery_onces_users_get_a_result_with_an_id(rig: Rig, page: list[Block])
     finish(rig, "invoice", first)
     finish(rig, "index", running, waiting)
     assert [run.run for run in rig.runs("index")] == [running.id, waiting.id]
+
+
+def test_celery_heimdalls_users_get_the_result_of_the_one_that_is_there(rig: Rig, page: list[Block]) -> None:
+    """Unique by all arguments, also while the first one waits in a queue that is an hour long."""
+    generate_report = task(page, "generate_report")
+    first = generate_report.apply_async(("customer",), countdown=1)
+    second = generate_report.delay(customer_id="customer")
+
+    assert (second.id, second.duplicate) == (first.id, True)
+    rig.wait_start("customer")
+    finish(rig, "customer", first)
+    assert len(rig.runs("customer")) == 1
 
 
 def test_the_recipes_users_get_none_for_a_duplicate(rig: Rig, page: list[Block]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from singleflight.tasks.publishing import LEAST_LIFE
+from singleflight.policy import SHORT_QUEUE
 from tests.integration import publish_app
 from tests.support.bodylog import overlaps
 from tests.support.rabbit import RabbitServer
@@ -35,7 +35,7 @@ CONF = {
 DRAIN = 240
 """Seconds that only bound a failure: hundreds of redelivered runs, which all must run, one at a time."""
 
-SLOT = LEAST_LIFE + 10
+SLOT = SHORT_QUEUE + 10
 """Seconds after which no message that was lost is taken for a waiting one."""
 
 asked_for = pytest.mark.skipif(

@@ -23,7 +23,7 @@ from singleflight.policy import BUILT_IN, EFFECTS, REFUSED, UNSET, Policy, Singl
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no counterexample."""
 
-DURATIONS = ["window", "ttl", "give_up_after", "max_hold"]
+DURATIONS = ["window", "ttl", "give_up_after", "max_hold", "queue_ttl"]
 CHOICES = {
     "on_conflict": OnConflict,
     "at_most_one": AtMostOne,
@@ -86,7 +86,7 @@ def test_an_impossible_duration_is_refused(option: str, value: Any) -> None:
 def test_only_a_window_may_be_zero() -> None:
     """A window of 0 is none; any other duration of 0 would mean that nothing can work."""
     assert Singleton(window=0).window == 0
-    for option in ("ttl", "give_up_after", "max_hold"):
+    for option in ("ttl", "give_up_after", "max_hold", "queue_ttl"):
         with pytest.raises(ConfigurationError, match=option):
             Singleton(**{option: timedelta(0)})  # type: ignore[arg-type]
 
@@ -226,6 +226,7 @@ def test_without_any_layer_the_built_in_values_hold() -> None:
         skip_result=UNSET,
         give_up_after=None,
         max_hold=None,
+        queue_ttl=None,
         on_store_error="defer",
         on_lost="warn",
     )
@@ -273,6 +274,27 @@ def test_a_name_among_the_defaults_is_refused() -> None:
     """It would make one lease of all tasks."""
     with pytest.raises(ConfigurationError, match=r"^name='x' among the defaults"):
         resolve(defaults=Singleton(name="x"))
+
+
+def test_a_published_run_is_known_for_a_minute_its_ttl_or_as_long_as_was_written() -> None:
+    """What a longer backlog needs is no longer bought with a dead worker that blocks as long."""
+    once = Singleton(at_most_one="waiting_or_running")
+
+    assert [resolve(Singleton(ttl=ttl), once).queue_life for ttl in (5, 600)] == [60.0, 600.0]
+    assert [resolve(Singleton(queue_ttl=life), once).queue_life for life in (5, 3600)] == [5.0, 3600.0]
+    assert resolve(Singleton(queue_ttl=timedelta(hours=1)), once).ttl == 30.0
+
+
+def test_a_queue_that_nobody_looks_at_has_no_ttl() -> None:
+    """Beside at_most_one="running" it is refused where both were chosen, and dropped if inherited."""
+    with pytest.raises(
+        ConfigurationError, match=r"^queue_ttl=5.0 has no meaning beside at_most_one='running'"
+    ):
+        resolve(task=Singleton(queue_ttl=5))
+
+    assert resolve(defaults=Singleton(queue_ttl=5)).queue_ttl is None
+    once = Singleton(at_most_one="waiting_or_running", queue_ttl=5)
+    assert resolve(Singleton(at_most_one="running"), once).queue_ttl is None
 
 
 # --- pairs --------------------------------------------------------------------------------------------
