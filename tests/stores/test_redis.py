@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -18,17 +19,16 @@ from singleflight.lease import Holder
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.redis import RedisStore
+from singleflight.stores.redis.errors import driver, translated
 from singleflight.stores.redis.options import options_from_url
 from singleflight.testing import FakeClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release
 from tests.stores.clocked import ClockedRedisStore
 from tests.support.proxy import FaultProxy, Mode
-from tests.support.servers import free_port
+from tests.support.servers import ValkeyServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.support.servers import ValkeyServer
 
 
 class _OnValkey(StoreContract):
@@ -176,6 +176,69 @@ def test_a_wrong_password_is_permanent_and_never_shown(valkey: ValkeyServer, key
         claim(store, key, "a")
     assert "hunter2" not in str(caught.value)
     assert f"127.0.0.1:{valkey.port}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "kind"),
+    [
+        *(
+            (one, "valkey")
+            for one in ("EVAL", "TIME", "GET", "SET", "RPUSH", "PEXPIRE", "BLPOP", "ZADD", "ZRANGE")
+        ),
+        *(("TIME", "redis"), ("ZADD", "redis"), ("EVALSHA", "redis")),
+    ],
+)
+def test_a_server_that_lacks_what_leases_need_is_permanent(key: str, missing: str, kind: str) -> None:
+    """In a script too it is no outage, for which runs would be deferred for ever: the error names it."""
+    listens = {"wait_ms": 5000, "first": True, "listens": True}
+
+    def try_all(store: RedisStore) -> None:
+        granted(store, key, "a")
+        claim(store, key, "b", **listens)
+        claim(store, key, "c", **listens)
+        release(store, key, "a")
+        store.await_turn(key, "b", seconds=0.2)
+        claim(store, key, "b", **listens)
+        release(store, key, "b")
+
+    with (
+        ValkeyServer("--rename-command", missing, "hidden", server=kind) as server,
+        closing(RedisStore(server.url, timeout=10)) as store,
+        pytest.raises(ConfigurationError, match=r"cannot run what leases need|lacks a command"),
+    ):
+        try_all(store)
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (
+            "ERR Error running script (call to f): @user_script:9: attempt to call a nil value",
+            ConfigurationError,
+        ),
+        ("ERR user_script:1: Script attempted to access nonexistent global variable 'x'", ConfigurationError),
+        ("ERR Error compiling script (new function): user_script:1: '=' expected", ConfigurationError),
+        ("ERR unknown command 'EVALSHA', with args beginning with", ConfigurationError),
+        ("ERR Unknown Redis command called from script script: 7, on @user_script:3.", ConfigurationError),
+        ("ERR wrong number of arguments for 'pexpire' command", ConfigurationError),
+        ("DENIED Redis is running in protected mode because protected mode is enabled", ConfigurationError),
+        ("CROSSSLOT Keys in request don't hash to the same slot", ConfigurationError),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", ConfigurationError),
+        ("ERR Error running script (call to f_1): Script killed by user with SCRIPT KILL", StoreUnavailable),
+        (
+            "READONLY You can't write against a read only replica. on @user_script:3.",
+            StoreUnavailable,
+        ),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreUnavailable),
+        ("MISCONF Errors writing to the AOF file: not allowed", StoreUnavailable),
+        ("ERR upstream failure", StoreUnavailable),
+    ],
+)
+def test_an_answer_that_cannot_change_is_permanent_and_another_is_an_outage(
+    error: str, meaning: type[Exception]
+) -> None:
+    """Whatever version and proxy answers; what may pass is waited for."""
+    assert type(translated(driver.ResponseError(error), "here", "k")) is meaning
 
 
 def test_no_server_is_store_unavailable() -> None:

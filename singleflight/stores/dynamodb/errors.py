@@ -31,6 +31,7 @@ THROTTLING = {"ProvisionedThroughputExceededException", "ThrottlingException", "
 
 _RENEW = "the AWS credentials are refused, {}; renew them"
 _SIGNATURE = "AWS refuses the signature: the secret is wrong, or this machine's clock is off"
+_NOT_DYNAMODB = "what answers does not know DynamoDB's requests; correct the endpoint in the URL"
 FAULTS = {
     "ExpiredTokenException": _RENEW.format("they have expired"),
     "ExpiredToken": _RENEW.format("they have expired"),
@@ -48,6 +49,11 @@ FAULTS = {
         "there is no such table; make it once: `singleflight init '{address}'`, or "
         "singleflight.stores.dynamodb.setup.create_table(url)"
     ),
+    "SerializationException": _NOT_DYNAMODB,
+    "UnknownOperationException": _NOT_DYNAMODB,
+    "InvalidAction": _NOT_DYNAMODB,
+    "OptInRequired": "the AWS account has not signed up for DynamoDB in this region; correct the region",
+    "AccessDenied": "the user may not do this; grant dynamodb:GetItem and dynamodb:PutItem on the table",
     "ValidationException": "the table is not ours, its only key must be the text lease_key",
 }
 """Codes that say: never like this; and what to do about it."""

@@ -50,7 +50,14 @@ _CODE = re.compile(r"^(?:(?:ERR )?Error running script.*@user_script: ?\d+: -?)?
 _COMMAND = re.compile(r"'([a-z|]+)' command")
 # A right that a script lacks comes without its code (7.0), or in other words (6.2).
 _NO_RIGHT = re.compile(r"ACL failure in script|the user executing the script can't", re.IGNORECASE)
-
+# What a script, or a request, meets that the server does not know; and what an operator may do to a script.
+_NEVER = re.compile(
+    r"user_script|running script|compiling script|in script|from script"
+    r"|unknown (sub)?command|wrong number of arguments|syntax error|CROSSSLOT"
+    r"|not supported|not allowed|protected mode",
+    re.IGNORECASE,
+)
+_STOPPED = re.compile(r"script killed|function killed", re.IGNORECASE)
 
 # redis-py turns these codes into classes and strips them from the text; not every version knows all.
 _CLASSES = {
@@ -108,7 +115,19 @@ def _fault(error: BaseException, key: str) -> str:
         return f"{key} is no lease but something else's key; choose another prefix"
     if "certificate verify failed" in text.lower():
         return f"the server's certificate is not trusted ({text}); name its authority with ssl_ca_certs"
-    return _wrong_server(code, text)
+    return _wrong_server(code, text) or _never(error, code, text)
+
+
+def _never(error: BaseException, code: str, text: str) -> str:
+    """Return what is wrong if the server has answered that it cannot do this at all: no wait will help."""
+    if not isinstance(error, driver.ResponseError) or code in PASSING or code in ("OOM", "NOSCRIPT"):
+        return ""
+    if _NEVER.search(text) and not _STOPPED.search(text):
+        return (
+            f"the server cannot run what leases need ({text}); needed are Redis 6.2 or newer, or Valkey, and "
+            f"the commands {', '.join(COMMANDS)}, in scripts too"
+        )
+    return ""
 
 
 def _wrong_server(code: str, text: str) -> str:

@@ -24,6 +24,14 @@ REFUSED = {
     *("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH"),
 }
 
+NEVER = {
+    *("1064", "1193", "1235", "1286", "1305"),  # MySQL: syntax, variable, feature, engine, function unknown
+    *("SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_CORRUPT", "SQLITE_FORMAT"),
+}
+"""Codes that say: this database cannot do what leases need."""
+NEVER_CLASSES = ("0A", "22", "42")
+"""The same as classes of SQLSTATE: a feature, a value, a statement that it does not know."""
+
 # When a connection is refused, libpq gives the server's words and no code.
 _REFUSAL = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry"
@@ -57,11 +65,20 @@ def translated(error: BaseException, address: str, key: str) -> SingleflightErro
         return ConfigurationError(f"store {address}: its tables are not those of this singleflight ({text})")
     if _refused(code) or _REFUSAL.search(text):
         return ConfigurationError(f"store {address} refuses us ({text}); correct the URL or grant the rights")
-    if isinstance(error, ValueError | exc.DataError):
-        return ConfigurationError(f"store {address} cannot keep what it was given for {key}: {text}")
-    if isinstance(error, TypeError | exc.ArgumentError | exc.ProgrammingError):
-        return ConfigurationError(f"store {address} cannot be used with this URL: {text}")
+    if never := _never(error, code):
+        return ConfigurationError(f"store {address} {never} ({key}: {text})")
     return StoreUnavailable(f"store {address} gave no answer about {key}: {text}")
+
+
+def _never(error: BaseException, code: str) -> str:
+    """Return what is wrong for good with a database that is there and lets us in; empty if nothing is."""
+    if isinstance(error, ValueError | exc.DataError):
+        return "cannot keep what it was given"
+    if code in NEVER or (len(code) == 5 and code.startswith(NEVER_CLASSES)):  # noqa: PLR2004 - an SQLSTATE
+        return "cannot do what leases need; see docs/stores.md for the versions"
+    if isinstance(error, TypeError | exc.ArgumentError | exc.ProgrammingError | exc.NotSupportedError):
+        return "cannot be used with this URL"
+    return ""
 
 
 def _refused(code: str) -> bool:
