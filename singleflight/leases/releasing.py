@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Subject, logger, short_key
 from singleflight.lease import Outcome
+from singleflight.options import LONGEST
 from singleflight.stores.base import Release
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def release_of(
         token=subject.token,
         outcome=outcome,
         grace_ms=round(grace * 1000),
-        again_ms=round(again * 1000),
+        # A retry may be planned for whenever its author likes; no store keeps a place for longer.
+        again_ms=round(min(again, LONGEST) * 1000),
         began=began,
     )
 
