@@ -76,8 +76,9 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
                 )
 
 
-logger = Logger(logging.getLogger("singleflight"))
-logger.logger.addFilter(_Escaping())
+_log = logging.getLogger("singleflight")
+_log.addFilter(_Escaping())
+logger = Logger(_log)
 
 _DIGEST = r":\{([0-9a-f]{32})\}\Z"
 """How a key ends that `singleflight.keys` wrote, after its prefix and its readable name.
@@ -299,11 +300,11 @@ class Notify:
 
     def heeds(self, kind: Kind) -> bool:
         """Return whether anybody hears events of this kind; others need not be made."""
-        return kind in self._heeded or logger.isEnabledFor(self._levels.get(kind, logging.WARNING))
+        return kind in self._heeded or _log.isEnabledFor(self._levels.get(kind, logging.WARNING))
 
     def _log(self, event: Event) -> None:
         level = self._levels.get(event.kind, logging.WARNING)
-        if logger.isEnabledFor(level):
+        if _log.isEnabledFor(level):
             logger.log(level, "%s", event, extra={"singleflight": event})
 
     def __call__(self, event: Event) -> None:

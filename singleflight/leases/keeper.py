@@ -68,7 +68,8 @@ class Keeper:
         Raises:
             ConfigurationError: if Python is shutting down and starts no thread any more.
         """
-        self._watch.start()
+        if not self._watch.started:
+            self._watch.start()
 
     def hold(
         self,
@@ -87,7 +88,7 @@ class Keeper:
         kept = Kept(lease, store, notify, on_lost, owner)
         with self._lock:
             self._books[lease.token] = kept
-        self._watch.rouse(min(kept.due, lease.trusted_until))
+        self._watch.rouse(kept.due)  # long before it could be lost
 
     def renew_now(self, lease: Lease) -> None:
         """Renew one lease in the calling thread; a store that is away changes nothing."""
@@ -278,6 +279,7 @@ class _Process:
 
 def process_keeper() -> Keeper:
     """Return this process's keeper; a forked child has its own, also where nothing is called after a fork."""
-    if not _Process.keeper.is_ours:
-        _Process.keeper = Keeper()
-    return _Process.keeper
+    keeper = _Process.keeper
+    if not keeper.is_ours:
+        keeper = _Process.keeper = Keeper()
+    return keeper

@@ -57,10 +57,16 @@ class Watch:
                 try:
                     self._thread.start()
                 except RuntimeError as error:
+                    self._thread = None
                     raise ConfigurationError(
                         f"no thread can be started to renew leases ({error}): take the first lease before "
                         "the main thread ends, or have the main thread wait for those that need leases"
                     ) from error
+
+    @property
+    def started(self) -> bool:
+        """Whether a thread was started, and not stopped since."""
+        return self._thread is not None
 
     def rouse(self, by: float) -> None:
         """Have ``look`` called by a moment on the clock, in a new thread if there is none."""
@@ -77,7 +83,7 @@ class Watch:
         with self._lock:
             thread, self._thread = self._thread, None
         self._ring()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident and thread is not threading.current_thread():
             thread.join(patience)
 
     def _ring(self) -> None:

@@ -116,6 +116,8 @@ class Still:
     def __init__(self) -> None:
         self.roused: list[float] = []
 
+    started = False
+
     def start(self) -> None:
         """Start nothing."""
 
