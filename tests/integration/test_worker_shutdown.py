@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import celery
@@ -15,6 +16,7 @@ from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LONG = Singleton(ttl=60)
 
@@ -100,3 +102,21 @@ def test_a_soft_shutdown_that_suffices_ends_the_run_as_finished(rig: Rig) -> Non
     record = rig.record_of(result.id)
     assert (record.outcome, record.held) == ("finished", False)
     assert rig.final(result.id)
+
+
+def test_expired_runs_and_a_store_that_hangs_do_not_hold_up_the_exit(tmp_path: Path) -> None:
+    """Sixty runs that will not start want their waiting slots freed: the worker does not wait for each."""
+    waits = Singleton(at_most_one="waiting_and_running")
+    with Rig(tmp_path) as rig:
+        for number in range(60):
+            rig.send("probe", f"expired-{number}", {"queue": "expired", "expires": 0.5, "singleton": waits})
+        time.sleep(0.6)
+        rig.store.pause()
+        worker = rig.worker(concurrency=1, args=["-Q", "expired"])
+        until(lambda: worker.logs().count("Discarding revoked task") >= 60, what="sixty expired runs")
+        sent = time.monotonic()
+        worker.kill(signal.SIGTERM)
+        assert worker.child.wait() == 0
+        took = time.monotonic() - sent
+
+    assert took < 20
