@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -135,10 +135,14 @@ class Busy:
         """The run that has the key, or goes next: one that has reserved it is met like one that runs."""
         return self.waiting if self.reason is Reason.RESERVED else self.run_id
 
+    def for_callers(self) -> Busy:
+        """Return the same with the ids of messages in place of the runs that the store knows them by."""
+        return replace(self, run_id=message_id_of(self.run_id), waiting=message_id_of(self.waiting))
+
     def encode(self) -> str:
         """Return a text that `decode` reads, for an error's arguments; runs go by their messages' ids."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        fields |= {name: message_id_of(fields[name]) for name in ("run_id", "waiting")}
+        told = self.for_callers()
+        fields = {name: getattr(told, name) for name in self.__slots__}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod

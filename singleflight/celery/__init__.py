@@ -94,4 +94,7 @@ def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
 @worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")
 def _worker_init(sender: Any = None, **_: Any) -> None:
     if hasattr(sender.app, "singleflight"):
+        from singleflight.celery.revoking import watch_revocations  # noqa: PLC0415 - workers only
+
+        watch_revocations()
         upgrade_all(sender.app)

@@ -18,7 +18,7 @@ from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
 from singleflight.celery.delivery import HEADER, Delivery, may_come_back
 from singleflight.celery.state import arrival_of, known_state, state_of
-from singleflight.errors import Conflict, StoreUnavailable
+from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Lease, Outcome, Reason
@@ -61,9 +61,14 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     context = task.request
     eager, arrival = state_of(context).eager, arrival_of(context.properties)
     delivery = Delivery.read(context.__dict__, task.name, arrival, eager=eager)
-    policy = runtime.policy(task, delivery)
-    request = None if policy is None else runtime.request(task, policy, delivery)
     slot = delivery.carried.slot
+    try:
+        policy = runtime.policy(task, delivery)
+        request = None if policy is None else runtime.request(task, policy, delivery)
+    except ConfigurationError:
+        if slot is not None and runtime.is_own(task, slot):
+            state_of(context).refused = slot, delivery
+        raise
     if slot is not None and (request is None or request.key != slot) and runtime.is_own(task, slot):
         runtime.leave(slot, delivery)
     if policy is None or request is None:
@@ -180,7 +185,11 @@ def _refused(
                     "%s[%s] has been deferred %d times: many runs wait for %s",
                     task.name, task.request.id, deferrals, short_key(request.key),
                 )  # fmt: skip
-            return endings.defer(task, delivery.run_id, carried, delay)
+            try:
+                return endings.defer(task, delivery.run_id, carried, delay)
+            except StoreUnavailable:
+                _leave_at_end(task, delivery, request, busy)  # it fails, and will not come back
+                raise
         case Refuse():
             tell(Kind.REFUSED, request, busy)
             _leave_at_end(task, delivery, request, busy)
@@ -238,6 +247,8 @@ def _without_store(
 ) -> Any:
     """Do what ``on_store_error`` says; an outage is never taken for a conflict."""
     wanted, carried = "run" if runtime.enabled == "observe" else policy.on_store_error, delivery.carried
+    if wanted in ("raise", "skip") and carried.slot == request.key:
+        state_of(task.request).refused = request.key, delivery  # the store may be back by then
     if wanted == "raise" or (wanted == "defer" and state_of(task.request).eager):
         raise error  # an eager run has no later
     if wanted == "skip":

@@ -81,7 +81,7 @@ def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Ca
         return marked(send(args, kwargs, **options))
     busy = place.in_the_way()
     if busy is not None:
-        return marked(task.AsyncResult(busy.run_id), busy)
+        return marked(task.AsyncResult(busy.run_id), busy, place)
     options["task_id"] = options.get("task_id") or uuid()
     delay, expires = _delay(task, options), options.get("expires") or task.expires
     until = {"expires": _seconds_to(task, expires)} if expires else {}
@@ -89,7 +89,7 @@ def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Ca
     # Only then: a slot that was taken before its message exists would outlive a publisher that dies.
     header.sent = lambda run_id: place.take(run_id, delay, **until)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    return marked(send(args, kwargs, **options))
+    return marked(send(args, kwargs, **options), place=place)
 
 
 def note_retry(task: Any, options: dict[str, Any]) -> None:

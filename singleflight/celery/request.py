@@ -121,7 +121,7 @@ class SingletonRequest(Behind):
         super()._announce_revoked(reason, terminated, signum, expired)
         with self._singleflight_surviving():
             if not terminated:
-                self._singleflight_leave()
+                self.singleflight_leave()
             elif signum == signal.SIGKILL:
                 self._singleflight_release(grace=GRACE)
         # On any other signal the body may take its time to clean up; the lease is its own until it is dead.
@@ -139,7 +139,7 @@ class SingletonRequest(Behind):
         if request is not None:
             self.task.singleflight.leases.disown(request, outcome, grace=grace)
 
-    def _singleflight_leave(self) -> None:
+    def singleflight_leave(self) -> None:
         """Let a run wait no longer that will never start, or it would keep others from waiting."""
         if not self.task.singleflight.enabled:
             return

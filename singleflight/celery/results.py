@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult as Behind
 
     from singleflight.lease import Busy
+    from singleflight.tasks.publishing import Place
 else:
     Behind = object
 
@@ -27,6 +28,14 @@ class SingletonResult(Behind):
 
     busy: Busy | None = None
     """Who is in the way, if nothing was published."""
+    singleflight_place: Place | None = None
+    """The run's place in the queue for its key, in the process that has looked for it."""
+
+    def revoke(self, *args: Any, **kwargs: Any) -> Any:
+        """Do as Celery does; a run that waits then waits no longer, so the next call is no duplicate."""
+        super().revoke(*args, **kwargs)
+        if self.singleflight_place is not None:
+            self.singleflight_place.leave(self.id)
 
     @property
     def duplicate(self) -> bool:
@@ -39,7 +48,7 @@ class SingletonResult(Behind):
         return _unpickled, (type(self).__mro__[2] if made is type(self) else made, args, self.busy)
 
 
-def marked(result: Any, busy: Busy | None = None) -> Any:
+def marked(result: Any, busy: Busy | None = None, place: Place | None = None) -> Any:
     """Let a result say whether it is a duplicate's; what is no result of a task comes back as it is."""
     if not isinstance(result, AsyncResult) or isinstance(result, SingletonResult):
         return result
@@ -51,6 +60,8 @@ def marked(result: Any, busy: Busy | None = None) -> Any:
     result.__class__ = kind
     if busy is not None:
         result.busy = busy
+    if place is not None:
+        result.singleflight_place = place
     return result
 
 

@@ -13,6 +13,7 @@ from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Notify, levels_of, logger, short_key
+from singleflight.identity import message_id_of
 from singleflight.keys import rule_of, stem
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
@@ -158,14 +159,15 @@ class Runtime:
             try:
                 if ended:
                     ask(lambda: store.release(release))
-                ask(lambda: store.unqueue(key, delivery.run_id))
+                else:
+                    ask(lambda: store.unqueue(key, delivery.run_id))
             except Exception as error:  # noqa: BLE001 - also in a thread, where nobody would hear of it
                 if isinstance(error, StoreUnavailable) and monotonic() < end:
                     time.sleep(LEAVE_AGAIN)
                     continue
                 logger.warning(
                     "run %s of %s: its waiting slot is left to lapse: %s",
-                    delivery.run_id, short_key(key), error,
+                    message_id_of(delivery.run_id), short_key(key), error,
                 )  # fmt: skip
             return
 

@@ -9,11 +9,11 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from singleflight.dramatiq import endings, errors, joining
+from singleflight.dramatiq import endings, errors, gate, joining
 from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
-from singleflight.errors import SingleflightError, StoreUnavailable
+from singleflight.errors import StoreUnavailable
 from singleflight.events import Kind, about, logger, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Outcome, Reason
@@ -141,44 +141,32 @@ class Arrival:
                 self._defer(delay, resumed=busy.resumed, joins=busy.ahead if joins else None)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
+                self._leave_at_end(waits=busy.waiting == self.delivery.run_id)
                 raise errors.Conflict(f"{self.message.actor_name}: {busy}", busy)
             case Skip(gave_up):
                 tell(Kind.GAVE_UP if gave_up else Kind.SKIPPED, self.request, busy)
-        ended = False
-        try:
-            ahead = message_id_of(busy.ahead)
-            # Two publishes of one id share a result, and it is that of the one that runs.
-            has_result = ahead != self.message.message_id
-            return self._skip(f"duplicate of run {printable(ahead)} ({busy.reason})", has_result=has_result)
-        except errors.Ended:
-            ended = True  # its failure is stored, so a copy need not be able to do that again
-            raise
-        finally:
-            self._leave(busy, ended=ended)
+        self._leave_at_end(waits=busy.waiting == self.delivery.run_id)
+        ahead = message_id_of(busy.ahead)
+        # Two publishes of one id share a result, and it is that of the one that runs.
+        has_result = ahead != self.message.message_id
+        return self._skip(f"duplicate of run {printable(ahead)} ({busy.reason})", has_result=has_result)
 
-    def _leave(self, busy: Busy, *, ended: bool) -> None:
-        """Let this run wait no longer, if it may; if the store is away, its slot lapses by itself.
+    def _leave_at_end(self, *, waits: bool = False) -> None:
+        """Have the slot freed of a run that has one, or whose sender is just about to ask for it.
 
-        ``ended`` also records that: its sender may be just about to ask for the slot in its name.
+        It is recorded as ended only once its end is stored: a copy must be able to do that again.
         """
-        if not (self.policy.at_publish or busy.waiting == self.delivery.run_id):
-            return
-        try:
-            if ended:
-                self.leases.store.release(release_of(self.request, Outcome.CANCELLED))
-            self.leases.store.unqueue(self.request.key, self.delivery.run_id)
-        except SingleflightError as error:
-            logger.warning(
-                "%s[%s]: its waiting slot is left to lapse: %s",
-                self.message.actor_name, self.delivery.run_id, error,
-            )  # fmt: skip
+        if waits or self.policy.at_publish:
+            gate.leave_at_end(self.message, release_of(self.request, Outcome.CANCELLED))
 
     def _without_store(self, error: StoreUnavailable) -> Ticket | None:
         """Do what ``on_store_error`` says; an outage is never taken for a conflict."""
         match "run" if self.observing else self.policy.on_store_error:
             case "raise":
+                self._leave_at_end()  # the store may be back by then
                 raise errors.StoreUnavailable(str(error)) from error
             case "skip":
+                self._leave_at_end()
                 return self._skip(f"the store was away: {error}")
             case "defer":
                 waited = max(OUTAGE, self.delivery.carried.deferrals)

@@ -12,6 +12,7 @@ from dramatiq.middleware import GroupCallbacks, MiddlewareError
 
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.errors import Ended
+from singleflight.dramatiq.gate import OURS
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import Skipped
 from singleflight.events import logger
@@ -78,11 +79,12 @@ def skip(broker: Broker, message: MessageProxy, why: str, *, has_result: bool = 
 
 
 def _keep_result(message: MessageProxy) -> None:
-    """Keep Dramatiq from storing None as the result of a message that has not run.
+    """Keep Dramatiq from storing None as the result of a message that has not run, by our word.
 
     The options changed are those of this delivery only: a copy sent before has its own.
     """
     message.options["store_results"] = False
+    setattr(message, OURS, True)
 
 
 def _stages(message: Any) -> Iterator[Any]:

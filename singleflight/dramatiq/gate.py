@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dramatiq.broker import MessageProxy
 
     from singleflight.dramatiq.abort import Abort
+    from singleflight.stores.base import Release
 
 
 class Ticket(Protocol):
@@ -43,6 +44,8 @@ class Granted:
     """Seconds until the retry comes that has been sent."""
     entered: bool = False
     failed: bool = False
+    cancelled: bool = False
+    """Another middleware has skipped the message, and has not sent it on."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _coroutine_runs: bool = False
     _ending: Callable[[], object] | None = None
@@ -91,8 +94,10 @@ class Granted:
             return Outcome.RETRYING
         if self.failed:
             return Outcome.FAILED
-        # Another middleware may have sent a copy instead of letting the body start.
-        return Outcome.FINISHED if self.entered else Outcome.REQUEUED
+        if self.entered:
+            return Outcome.FINISHED
+        # Another middleware may have sent the message on instead of letting the body start.
+        return Outcome.CANCELLED if self.cancelled else Outcome.REQUEUED
 
 
 def _release(lease: Lease, outcome: Outcome, again: float, _message: MessageProxy) -> None:
@@ -108,6 +113,38 @@ class Answer:
     def run(self, _body: Callable[[], Any]) -> object:
         """Return the result in the body's stead."""
         return self.result
+
+
+LEAVING = "singleflight_leaving"
+"""The attribute under which a message proxy that ends without having run keeps what is to be recorded."""
+
+
+OURS = "singleflight_ours"
+"""The attribute that says that it was us who ended a message's delivery."""
+
+
+def leave_at_end(message: MessageProxy, release: Release) -> None:
+    """Have the end of a message that does not run recorded, once that end is stored."""
+    setattr(message, LEAVING, release)
+
+
+def take_leaving(message: MessageProxy) -> Release | None:
+    """Return what is to be recorded of a message that has not run, once."""
+    release: Release | None = message.__dict__.pop(LEAVING, None)
+    return release
+
+
+_sent: ContextVar[str | None] = ContextVar("singleflight_sent", default=None)
+
+
+def note_sent(message_id: str | None) -> None:
+    """Note which message this thread has sent last; None: its own message is over."""
+    _sent.set(message_id)
+
+
+def was_sent(message_id: str) -> bool:
+    """Say whether this thread has just sent a message on: it comes back."""
+    return _sent.get() == message_id
 
 
 _working: ContextVar[Granted | None] = ContextVar("singleflight_working", default=None)

@@ -135,34 +135,50 @@ class Singleflight(Middleware):
             granted.failed = exception is not None
 
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
-        """Forget what the body would have met."""
+        """Forget what the body would have met; a message that nobody has sent on is over."""
         gate.admit(None)
+        over = not (message.failed or gate.was_sent(message.message_id))
+        granted = _granted(message)
+        if granted is not None:
+            granted.cancelled = over
+        elif over and gate.OURS not in message.__dict__:
+            self.runtime.cancel(broker, message)
 
     def before_ack(self, broker: Broker, message: MessageProxy) -> None:
         """Give the lease back: results are stored, retries and further stages are sent."""
         marks.end()
+        gate.note_sent(None)
         granted = _granted(message)
         if granted is not None:
             granted.give_back(message)
+        self._leave(broker, message)
 
     def before_nack(self, broker: Broker, message: MessageProxy) -> None:
-        """Give back the waiting slot of a message that is rejected before it could run."""
+        """Note that this thread's message is over."""
         marks.end()
-        if _granted(message) is None:
-            self.runtime.forget(broker, message)
+        gate.note_sent(None)
 
     def after_nack(self, broker: Broker, message: MessageProxy) -> None:
-        """Give the lease back once the failure is stored, which happens in this hook of `Results`."""
+        """Give lease or place back once the failure is stored, which happens in this hook of `Results`."""
         granted = _granted(message)
         if granted is not None:
             granted.give_back(message)
+        elif not self._leave(broker, message):
+            self.runtime.cancel(broker, message)
 
     def after_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         """Note when the retry comes that the message in this thread has just sent."""
         marks.forget(message)
+        gate.note_sent(message.message_id)
         granted = gate.working()
         if granted is not None and granted.message_id == message.message_id:
             granted.again = (delay or 0) / 1000
+
+    def _leave(self, broker: Broker, message: MessageProxy) -> bool:
+        release = gate.take_leaving(message)
+        if release is not None:
+            self.runtime.leave(broker, release)
+        return release is not None
 
     def after_process_boot(self, broker: Broker) -> None:
         """Note that this process is a worker and nothing else."""

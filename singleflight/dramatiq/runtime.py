@@ -16,14 +16,16 @@ from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError
 from singleflight.events import logger
 from singleflight.keys import rule_of
+from singleflight.lease import Outcome
 from singleflight.leases.claiming import Leases, Request
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
+from singleflight.stores.base import Release
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.decisions import slot_wait
 from singleflight.tasks.keyless import key_of_run
 from singleflight.tasks.message import Carried, tell_once
-from singleflight.tasks.publishing import Place, Slots
+from singleflight.tasks.publishing import Place, Slots, leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,12 +117,16 @@ class Runtime:
             is_over=lambda run: is_known(actor.broker, message, run),
         )
 
-    def forget(self, broker: Broker, message: MessageProxy) -> None:
-        """Free the place of a message that is rejected without having run: too old, say."""
+    def leave(self, broker: Broker, release: Release) -> None:
+        """Record the end of a message that has not run, and free its place."""
+        leave(self._open(broker)[1], release, ended=True)
+
+    def cancel(self, broker: Broker, message: MessageProxy) -> None:
+        """Do so for a message that ends before it came to us: too old, say, or aborted."""
         try:
             actor = broker.get_actor(message.actor_name)
             place = self.place(actor, message.copy())
-            run_id = Delivery.read(message, actor).run_id
+            delivery = Delivery.read(message, actor)
         except ActorNotFound:
             return
         except Exception as error:  # noqa: BLE001 - a message that cannot be read cannot have had a place
@@ -130,7 +136,10 @@ class Runtime:
             )  # fmt: skip
             return
         if place is not None:
-            place.leave(run_id)
+            outcome = Outcome.CANCELLED
+            place.cancel(
+                Release(place.key, delivery.run_id, delivery.attempt, delivery.token, outcome, began=False)
+            )
 
     def _open(self, broker: Broker) -> tuple[Leases, Slots]:
         with self._opening:  # two memory stores would be no store

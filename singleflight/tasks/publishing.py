@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from singleflight.errors import Conflict, StoreUnavailable
-from singleflight.events import NOT_SENT, Event, Kind, short_key
+from singleflight.errors import Conflict, SingleflightError, StoreUnavailable
+from singleflight.events import NOT_SENT, Event, Kind, logger, short_key
 from singleflight.identity import is_marked, message_id_of
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.breaker import Breaker
@@ -20,9 +20,23 @@ if TYPE_CHECKING:
 
     from singleflight.events import Notify
     from singleflight.policy import Policy
-    from singleflight.stores.base import Look, Store
+    from singleflight.stores.base import Look, Release, Store
 
 Answer = TypeVar("Answer")
+
+
+def leave(slots: Slots, release: Release, *, ended: bool) -> None:
+    """Let a run wait no longer that will not start; if the store is away, its slot lapses by itself.
+
+    ``ended`` also records that: its publisher may be just about to ask for the slot in its name.
+    """
+    try:
+        slots.ask(lambda store: store.release(release) if ended else store.unqueue(*release[:2]))
+    except SingleflightError as error:
+        logger.warning(
+            "run %s of %s: its waiting slot is left to lapse: %s",
+            message_id_of(release.run_id), short_key(release.key), error,
+        )  # fmt: skip
 
 
 class Slots:
@@ -77,10 +91,11 @@ class Place:
                 self.leave(busy.run_id)
             return None
         if busy is not None:
-            shown = message_id_of(busy.run_id)
-            busy = replace(busy, run_id=shown, waiting=message_id_of(busy.waiting))
+            busy = busy.for_callers()
             refused = self.policy.on_conflict == "raise"
-            self._tell(Kind.REFUSED if refused else Kind.SKIPPED, f"{NOT_SENT}{busy.reason}", shown, busy)
+            self._tell(
+                Kind.REFUSED if refused else Kind.SKIPPED, f"{NOT_SENT}{busy.reason}", busy.run_id, busy
+            )
             if refused:
                 raise Conflict(f"not sent: {busy}", busy)
         return busy
@@ -99,6 +114,15 @@ class Place:
         except StoreUnavailable as error:
             if self.slots.breaker.is_news():
                 self._tell(Kind.STORE_ERROR, f"sent, as all duplicates are for a while: {error}", run_id)
+
+    def cancel(self, release: Release) -> None:
+        """Let a run wait no longer that will never start; record that unless it has begun elsewhere."""
+        try:
+            look = self.slots.ask(lambda store: store.peek(self.key))
+        except SingleflightError:
+            look = None
+        begun = look is not None and any(run.run_id == release.run_id for run in look.record.runs)
+        leave(self.slots, release, ended=not begun)
 
     def leave(self, run_id: str) -> None:
         """Let a run wait no longer that will never start."""

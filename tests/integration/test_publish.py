@@ -162,6 +162,29 @@ def test_a_revoked_run_waits_no_longer(rig: Rig) -> None:
     assert [run.run for run in rig.runs("revoked")] == [second.id]
 
 
+def test_a_run_revoked_long_before_its_moment_waits_no_longer(rig: Rig) -> None:
+    """A worker that has received it frees its slot as soon as it hears of the revocation."""
+    first = publish(rig, "once", "revoked-early", {"countdown": 60})
+    until(lambda: waits(rig, first.id), what="the slot")
+    until(lambda: rig.queued() == 0, what="the receipt")
+    rig.app.control.revoke(first.id)
+    until(lambda: not waits(rig, first.id), 10, "the end of its slot")
+    second = publish(rig, "once", "revoked-early")
+
+    assert not second.duplicate
+    assert second.get(timeout=30) == second.id
+
+
+def test_who_revokes_a_run_that_no_worker_has_can_call_again(rig: Rig) -> None:
+    """The publisher's own revocation frees the slot, whatever becomes of the message."""
+    first = publish(rig, "once", "revoked-idle", {"queue": IDLE})
+    first.revoke()
+    second = publish(rig, "once", "revoked-idle")
+
+    assert not second.duplicate
+    assert second.get(timeout=30) == second.id
+
+
 def test_a_run_revoked_while_deferred_waits_no_longer(rig: Rig) -> None:
     """The worker that throws its message away frees its slot."""
     gate = rig.folder / "revoked-gate"

@@ -13,6 +13,7 @@ from dramatiq.results import Results
 from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Singleton
+from singleflight.dramatiq import gate
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.declared import check
 from singleflight.dramatiq.delivery import Delivery, carried_by
@@ -82,6 +83,13 @@ def test_only_what_must_run_asks_for_a_turn(
     assert (request.wait > 0, request.first) == (wait, first)
 
 
+def ended(arrival: Arrival) -> None:
+    """Do what the middleware does when the message is acknowledged: its end is stored."""
+    release = gate.take_leaving(arrival.message)
+    assert release is not None
+    arrival.leases.store.release(release)
+
+
 @pytest.mark.parametrize("deferrals", [1, 5])
 def test_a_run_that_gives_up_leaves_its_place(broker: StubBroker, deferrals: int) -> None:
     """The next change of what is coalesced would be taken for a duplicate of it, and lost."""
@@ -94,6 +102,7 @@ def test_a_run_that_gives_up_leaves_its_place(broker: StubBroker, deferrals: int
     with pytest.raises(Ended, match="duplicate of run holder"):
         waiting.admission()
 
+    ended(waiting)
     look = leases.store.peek(key)
     holder.release()
     assert look is not None
@@ -107,6 +116,7 @@ def test_a_skipped_run_gets_no_place_any_more(broker: StubBroker) -> None:
     late.leases.claim(late.request._replace(run_id="holder", token="1"))
     with pytest.raises(Ended, match="duplicate of run holder"):
         late.admission()
+    ended(late)
 
     busy = store.queue(key, late.delivery.run_id, ttl_ms=60_000, running_too=False)
 
