@@ -10,6 +10,7 @@ import hashlib
 import inspect
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from singleflight.canonical import UnfitError, chunk, encode, join, text
@@ -26,6 +27,10 @@ MAX_KEY = MAX_PREFIX + 1 + MAX_READABLE + 1 + 34
 """No key has more characters than this; stores may rely on it."""
 
 
+HEADERS = "headers"
+"""The parameter by which a ``by`` callable asks for the headers of the message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRule:
     """How the calls of one task become keys; made, and checked, when the task is declared.
@@ -35,6 +40,7 @@ class KeyRule:
         task: the task's full name.
         signature: the task's parameters as callers see them, a bound ``self`` already dropped.
         by: () for the name only, parameter names, ``"*"``, or a callable that takes all arguments by keyword.
+            One that names a parameter ``headers``, which the task does not have, gets the message's headers.
         by_given: False if ``by`` is () only because nobody gave it; `warnings` then says so.
         name: used instead of the task's name, so that tasks share keys.
 
@@ -88,10 +94,16 @@ class KeyRule:
             )
         return texts
 
-    def key(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    def key(
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        headers: Mapping[str, object] | None = None,
+    ) -> str | None:
         """Return the key of a call, or None if its arguments do not bind.
 
-        None means: take no lease, and let the call raise its own TypeError.
+        None means: take no lease, and let the call raise its own TypeError. ``headers`` are the message's
+        own, for a ``by`` that asks for them.
 
         Raises:
             ConfigurationError: if the call does not carry an argument that counts, if that has a type that
@@ -109,7 +121,7 @@ class KeyRule:
         parts: dict[str, object]
         if callable(self.by):
             own = {name: value for name, value in named.items() if name != extra}
-            parts = {"by": self._call(self.by, {**more, **own})}
+            parts = {"by": self._call(self.by, {**more, **own, **self._context(self.by, headers or {})})}
         elif self.by == "*":
             parts = named
         else:
@@ -157,6 +169,11 @@ class KeyRule:
             f"by=lambda **given: given.get({name!r}, ()) if all such calls are the same work"
         )
 
+    def _context(self, by: Callable[..., object], headers: Mapping[str, object]) -> dict[str, object]:
+        """Return what a callable is given besides the call's arguments."""
+        asked = HEADERS in _parameters(by) and HEADERS not in self.signature.parameters
+        return {HEADERS: MappingProxyType(dict(headers))} if asked else {}
+
     def _call(self, by: Callable[..., object], arguments: dict[str, object]) -> object:
         try:
             value = by(**arguments)
@@ -195,7 +212,7 @@ class KeyRule:
         names = [name for name in self.signature.parameters if name != extra]
         try:
             theirs = inspect.signature(by)
-            theirs.bind(**dict.fromkeys(names))
+            theirs.bind(**dict.fromkeys([*names, *self._context(by, {})]))
             fits = extra is None or any(p.kind is p.VAR_KEYWORD for p in theirs.parameters.values())
         except (TypeError, ValueError):
             fits = False
@@ -205,6 +222,20 @@ class KeyRule:
                 f"by={getattr(by, '__qualname__', type(by).__name__)} cannot take the arguments of task "
                 f"{self.task} by keyword ({', '.join(self.signature.parameters)}); write by=lambda {some}"
             )
+
+
+def _parameters(by: Callable[..., object]) -> frozenset[str]:
+    """Return the names of a callable's parameters."""
+    has_hash = getattr(by, "__hash__", None) is not None  # not every callable's class has one
+    return _known_parameters(by) if has_hash else _known_parameters.__wrapped__(by)
+
+
+@lru_cache(maxsize=1024)
+def _known_parameters(by: Callable[..., object]) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(by).parameters)
+    except (TypeError, ValueError):  # some that are written in C tell none
+        return frozenset()
 
 
 def rule_of(

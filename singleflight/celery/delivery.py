@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from celery.app.task import Context
+
 from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.stores.base import INFINITE
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 HEADER = "singleflight"
 """The message header with all that a run carries of ours; standard JSON, nobody's arguments."""
+
+_CELERYS = {*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"}
+"""What Celery's `Context` takes for its own, and not for headers of the caller."""
 
 NESTING = 1 << 16
 """`Task.replace` keeps the task id and starts the retries anew: each replacement counts for this many."""
@@ -50,6 +55,14 @@ def header_of(request: Mapping[str, Any], *, eager: bool) -> object:
     if eager:  # where headers are not spread over the request
         return mapping(request.get("headers")).get(HEADER)
     return request.get(HEADER)
+
+
+def own_headers(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a request's caller, for a ``by`` that asks for them, by the request's mapping."""
+    given = request.get("headers")
+    if not isinstance(given, dict):  # in the main process they are spread among Celery's own
+        given = {name: value for name, value in request.items() if name not in _CELERYS}
+    return {name: value for name, value in given.items() if name != HEADER}
 
 
 def attempt_of(request: Mapping[str, Any]) -> int:
@@ -85,6 +98,8 @@ class Delivery:
     carried: Carried = field(default_factory=Carried)
     redelivered: bool = False
     parent_id: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the caller, without ours."""
 
     @property
     def returning(self) -> bool:
@@ -114,4 +129,5 @@ class Delivery:
             carried=carried,
             redelivered=bool(mapping(request.get("delivery_info")).get("redelivered")),
             parent_id=id_of(parent_id) if parent_id else None,
+            headers=own_headers(request),
         )

@@ -18,7 +18,7 @@ from kombu.serialization import dumps, loads
 
 from singleflight.api import run_around
 from singleflight.celery import endings
-from singleflight.celery.delivery import HEADER, Header
+from singleflight.celery.delivery import HEADER, Header, own_headers
 from singleflight.celery.marks import unmarked
 from singleflight.celery.results import marked
 from singleflight.celery.runtime import key_rule
@@ -125,7 +125,9 @@ def _key(
 ) -> str | None:
     """Return the key as the worker will work it out."""
     arguments = (args or (), kwargs or {}) if policy.by == () else decoded(task, args, kwargs, options)
-    return key_rule(runtime.prefix, task, policy).key(*arguments)
+    return key_rule(runtime.prefix, task, policy).key(
+        *arguments, own_headers({"headers": dict(options.get("headers") or {})})
+    )
 
 
 def decoded(task: Task, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[Any, Any]:

@@ -261,6 +261,7 @@ class Runtime:
             key_rule(self.prefix, task, policy),
             delivery.args,
             delivery.kwargs,
+            headers=delivery.headers,
             run_id=delivery.run_id,
             observing=self.enabled == "observe",
         )

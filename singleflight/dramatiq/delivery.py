@@ -13,6 +13,8 @@ from singleflight.stores.base import INFINITE
 from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dramatiq import Actor, Message
     from dramatiq.broker import MessageProxy
 
@@ -30,6 +32,7 @@ class Delivery:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     carried: Carried
+    options: Mapping[str, Any]
     kin: bool
     """A retry, a redelivery, or deferred as one of these: never a duplicate."""
 
@@ -52,9 +55,15 @@ class Delivery:
             args=sequence(message.args),
             kwargs=dict(mapping(message.kwargs)),
             carried=carried,
+            options=message.options,
             # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
             kin=bool(attempt or carried.kin or getattr(message, "redelivered", False)),
         )
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message's options without ours, for a ``by`` that asks for headers: Dramatiq's go there."""
+    return {name: value for name, value in options.items() if not name.startswith(OPTION)}
 
 
 def retries(message: MessageProxy | Message[Any]) -> int:

@@ -11,7 +11,7 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import ActorNotFound
 
 from singleflight.api import run_around
-from singleflight.dramatiq.delivery import Delivery, carried_by
+from singleflight.dramatiq.delivery import Delivery, carried_by, own_options
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError
 from singleflight.events import logger
@@ -105,7 +105,7 @@ class Runtime:
         if policy is None or not queues or self.enabled == "observe":
             return None
         decoded = Message.decode(message.encode())  # the worker sees lists where the caller wrote tuples
-        key = self.key(actor, policy, decoded.args, decoded.kwargs)
+        key = self.key(actor, policy, decoded.args, decoded.kwargs, decoded.options)
         if key is None:
             return None
         return Place(
@@ -182,14 +182,19 @@ class Runtime:
         return policy
 
     def key(
-        self, actor: Actor[Any, Any], policy: Policy, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        actor: Actor[Any, Any],
+        policy: Policy,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> str | None:
-        """Return the key of a call with decoded arguments; None if they do not fit the actor.
+        """Return the key of a call with decoded arguments and options; None if they do not fit the actor.
 
         Raises:
             ConfigurationError: if an argument that counts cannot be part of a key.
         """
-        return self.key_rule(actor, policy).key(args, kwargs)
+        return self.key_rule(actor, policy).key(args, kwargs, own_options(options))
 
     def key_rule(self, actor: Actor[Any, Any], policy: Policy) -> KeyRule:
         """Return how calls of an actor become keys.
@@ -206,6 +211,7 @@ class Runtime:
             self.key_rule(actor, policy),
             delivery.args,
             delivery.kwargs,
+            headers=own_options(delivery.options),
             run_id=delivery.run_id,
             observing=self.enabled == "observe",
         )

@@ -18,6 +18,7 @@ def key_of_run(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     *,
+    headers: Mapping[str, object],
     run_id: str,
     observing: bool,
 ) -> str | None:
@@ -26,6 +27,7 @@ def key_of_run(
     Args:
         rule: how calls of its task become keys.
         args, kwargs: its decoded arguments.
+        headers: those of its message, for a ``by`` that asks for them.
         run_id: its id, for the log.
         observing: whether nothing may fail that would run without us.
 
@@ -33,7 +35,7 @@ def key_of_run(
         ConfigurationError: as `KeyRule.key`, unless ``observing``.
     """
     try:
-        key = rule.key(args, kwargs)
+        key = rule.key(args, kwargs, headers)
     except ConfigurationError as error:
         if not observing:
             raise

@@ -52,7 +52,7 @@ def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **option
 
     work.options["singleton"] = Singleton(**options)
     message = work.message()
-    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, kin)
+    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, {}, kin)
     policy = runtime.policy(work, carried)
     assert policy is not None
     request = runtime.request(work, policy, delivery)

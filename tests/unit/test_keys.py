@@ -797,3 +797,30 @@ def test_keys_do_not_depend_on_the_process() -> None:
     assert len(printed) == 1
     # Pinned: a changed encoding would let old and new workers of a rolling deployment run side by side.
     assert printed == {PINNED}
+
+
+def _with_headers(by: Any, function: Any) -> KeyRule:
+    return KeyRule(prefix="p", task="shop.invoice", signature=inspect.signature(function), by=by)
+
+
+def test_a_callable_that_asks_for_headers_gets_those_of_the_message() -> None:
+    """Tenants may be told apart by nothing else."""
+    rule = _with_headers(lambda account, headers: [account, headers.get("tenant")], lambda account: account)
+    keys = [rule.key((7,), {}, {"tenant": tenant}) for tenant in ("a", "b", "a")]
+
+    assert keys[0] == keys[2] != keys[1]
+    assert rule.key((7,), {}) not in keys
+
+
+def test_a_tasks_own_parameter_called_headers_stays_an_argument() -> None:
+    """What a call says of it counts, and not what its message carries."""
+    rule = _with_headers(lambda headers: headers["etag"], lambda headers: headers)
+
+    assert rule.key(({"etag": "1"},), {}, {"etag": "2"}) == rule.key(({"etag": "1"},), {}, {})
+
+
+def test_a_callable_that_takes_anything_is_given_no_headers() -> None:
+    """They would be arguments that no call has."""
+    rule = _with_headers(lambda **given: sorted(given), lambda account: account)
+
+    assert rule.key((7,), {}, {"tenant": "a"}) == rule.key((7,), {}, {})
