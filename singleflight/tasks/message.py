@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from singleflight.errors import ConfigurationError
@@ -68,13 +69,13 @@ class Carried:
             return cls()  # forwarded from another message, which is nothing to complain of
         fields = _Fields(header, task)
         carried = cls(
-            fields.read("options", lambda value: _options(value, task)),
-            fields.read("deferrals", lambda value: min(counted(value), MOST_DEFERRALS)) or 0,
+            fields.read("options", partial(_options, task=task)),
+            fields.read("deferrals", _deferrals) or 0,
             fields.read("since", _moment),
-            fields.read("kin", lambda value: True if value is True else None) or False,
-            fields.read("slot", lambda value: _text(value, MAX_KEY)),
-            fields.read("joins", lambda value: _text(value, MAX_RUN + 1 + LENGTH)),
-            fields.read("mark", lambda value: value if is_mark(value) else None),
+            fields.read("kin", _true) or False,
+            fields.read("slot", partial(_text, longest=MAX_KEY)),
+            fields.read("joins", partial(_text, longest=MAX_RUN + 1 + LENGTH)),
+            fields.read("mark", _mark),
         )
         fields.tell()
         return carried
@@ -207,6 +208,18 @@ def _options(value: object, task: str) -> Singleton | Literal[False] | None:
         except (ConfigurationError, TypeError) as error:
             tell_once(task, f"an option is left out: {error}")
     return fitting
+
+
+def _deferrals(value: object) -> int | None:
+    return min(counted(value), MOST_DEFERRALS) or None
+
+
+def _true(value: object) -> bool | None:
+    return True if value is True else None
+
+
+def _mark(value: object) -> str | None:
+    return value if isinstance(value, str) and is_mark(value) else None
 
 
 def _moment(value: object) -> float | None:

@@ -71,8 +71,9 @@ class BoundRules(Rules):
 
     def test_a_slot_out_of_bounds_is_refused_and_changes_nothing(self, store: Store, key: str) -> None:
         """Nobody waits under a name that nobody can have, nor for good."""
-        places: list[tuple[Any, Any]] = [*((name, LONG) for name in ("", *NAMES))]
-        for run_id, ttl_ms in [*places, *(("a", value) for value in (0, *DURATIONS))]:
+        names: list[tuple[Any, Any]] = [(name, LONG) for name in ("", *NAMES)]
+        durations: list[tuple[Any, Any]] = [("a", value) for value in (0, *DURATIONS)]
+        for run_id, ttl_ms in (*names, *durations):
             with pytest.raises(ConfigurationError):
                 store.queue(key, run_id, ttl_ms=ttl_ms, running_too=False)
         assert store.peek(key) is None

@@ -83,12 +83,11 @@ def test_nothing_in_a_message_lets_its_run_past_the_lease(
 
 def test_two_messages_that_choose_one_token_do_not_share_a_lease(rig: Rig, forger: Forger) -> None:
     """A claim is granted again to the same token, which is therefore nobody's to choose."""
-    body = {"properties": {**TOKEN, "singleflight_content_type": "application/json"}}
-    runs = [
-        forger.publish("probe", ("token", 0.3), embed=body, headers={"properties": TOKEN}) for _ in range(6)
-    ]
+    how: dict[str, Any] = {"headers": {"properties": TOKEN}, "embed": {"properties": TOKEN}}
+    runs = [forger.publish("probe", ("token",), {"seconds": 0.3}, **how) for _ in range(6)]
 
     rig.states([rig.app.AsyncResult(run) for run in runs])
+    assert rig.runs("token")
     assert not overlaps(rig.runs("token"))
 
 
