@@ -136,7 +136,8 @@ class Singleton:
             (all arguments), or a callable that gets all arguments by keyword. Built in: the name only.
         window: no new run may start within this long of the last start. Built in: 0.
         on_conflict: what becomes of a duplicate: ``"skip"`` (built in), ``"defer"``, ``"coalesce"``,
-            ``"raise"`` or ``"join"``.
+            ``"raise"`` or ``"join"``. Of those that coalesce, the first one waits and runs with its own
+            arguments; further ones are skipped.
         at_most_one: what is counted: ``"running"`` (built in), ``"waiting_or_running"`` or
             ``"waiting_and_running"``.
         ttl: how long a lease lives after its last renewal: the longest that a dead worker can block.

@@ -30,6 +30,8 @@ def nightly_report() -> str:
 def recalculate(account_id: int, reason: str = "") -> int:
     """Ten clicks: one runs, and one more afterwards, which sees what came in while the first ran.
 
+    It has the arguments of the first click that met a run, so it reads the data itself.
+
     ``reason`` is no part of the key: the same account for another reason is the same work.
     """
     with shop.work("recalculate", f"account {account_id}, {reason}"):

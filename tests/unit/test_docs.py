@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from singleflight import lease
-from singleflight.policy import EFFECTS, Effect
+from singleflight import Singleton, aio, lease, peek, try_lease
+from singleflight.dramatiq import Singleflight
+from singleflight.policy import BUILT_IN, EFFECTS, Effect
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -88,3 +91,33 @@ def test_the_pages_leases_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert said[2] == "free; the last run ended as finished"
     assert said[3].startswith("somebody else is at it: running: run ")
     assert re.fullmatch(r"run \S+ has it for \S+ seconds: import on .*", said[4])
+
+
+def test_every_option_of_a_task_is_documented() -> None:
+    """Each stands in the table of options, with its built-in value; there is none that is not there."""
+    section = (ROOT / "docs/celery.md").read_text("utf-8").split("## Options")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| *(.*?) *\| .+ \|$", section, re.MULTILINE)
+
+    assert {name for name, _ in rows} == {field.name for field in fields(Singleton)}
+    assert dict(rows)["ttl"] == str(BUILT_IN.ttl).removesuffix(".0")
+    for name in ("on_conflict", "at_most_one", "on_store_error", "on_lost"):
+        assert dict(rows)[name] == f'`"{getattr(BUILT_IN, name)}"`'
+
+
+def test_every_argument_of_plain_leases_is_documented() -> None:
+    """Of `try_lease`, `lease` and their kind for asyncio."""
+    page = (ROOT / "docs/library.md").read_text("utf-8")
+    functions = (try_lease, lease, peek, aio.try_lease, aio.lease, aio.peek)
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+
+    assert [
+        name for name in names - {"store", "name"} if f"`{name}" not in page and f"{name}=" not in page
+    ] == []
+
+
+def test_every_keyword_for_dramatiq_is_documented() -> None:
+    """Those of `install` that are not Celery's own settings of the same name stand on Dramatiq's page."""
+    page = (ROOT / "docs/dramatiq.md").read_text("utf-8")
+    names = set(inspect.signature(Singleflight).parameters) - {"store"}
+
+    assert [name for name in names if f"`{name}" not in page] == []

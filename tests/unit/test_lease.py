@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from typing import TYPE_CHECKING
@@ -10,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from singleflight import Lease, lease, peek, try_lease
 from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.lease import Busy, Holder, Outcome, Reason, margin, monotonic
+from singleflight.leases.keeper import process_keeper
+from singleflight.leases.renewing import Kept
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.support.core import Core
@@ -218,3 +223,26 @@ def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
     after = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     assert before <= now <= after
+
+
+# --- leases that nobody looks after -------------------------------------------------------------------
+
+
+def test_a_lease_that_is_thrown_away_is_given_back_only_by_its_block() -> None:
+    """As the page on plain code says: `lease` knows its block, `try_lease` cannot know who still works."""
+    url = "memory://thrown-away"
+    block = lease(url, "block", ttl=3)
+    block.__enter__()
+    asked = try_lease(url, "asked")
+    assert isinstance(asked, Lease)
+    token = asked.token
+    assert peek(url, "block")
+
+    del block, asked
+    gc.collect()
+
+    until(lambda: not peek(url, "block"), 10, "the end of the block's lease")
+    assert peek(url, "asked")
+    kept = process_keeper()._books[token]
+    assert isinstance(kept, Kept)
+    kept.lease.release()
