@@ -8,6 +8,7 @@ from celery import bootsteps
 
 from singleflight.celery.task import SingletonTask
 from singleflight.events import logger
+from singleflight.stores import risks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +35,18 @@ class SetUp(bootsteps.Step):
                     runtime.check_results(task, policy)
             for text in findings(runtime, tasks):
                 logger.warning("singleflight: %s", text)
+            for text in risks_of(runtime.leases.store):
+                logger.warning("singleflight: %s", text)
 
 
 def findings(runtime: Runtime, tasks: list[Any]) -> Iterator[str]:
     """Yield what is dangerous about an app's set-up, one sentence with its remedy each."""
     conf, visible = runtime.app.conf, runtime.visibility_timeout
+    if place := runtime.first_of_several:
+        yield (
+            f"of the brokers to fail over between, the leases stay with the first, {place}: without it "
+            "no run gets a lease; name a store that stays, such as singleflight_url='redis://leases:6379/0'"
+        )
     late = [task for task in tasks if task.acks_late]
     early = [task.name for task in tasks if not task.acks_late]
     for task in late:

@@ -118,6 +118,15 @@ class Runtime:
         options = self.app.conf.broker_transport_options or {}
         return float(options.get("visibility_timeout") or VISIBILITY_TIMEOUTS[transport])
 
+    @property
+    def first_of_several(self) -> str:
+        """The broker that keeps the leases, if there are others to fail over to; else empty."""
+        broker = self.app.connection_for_write()
+        named = self._store is not None or self.setting("url") is not None
+        transport = broker.transport_cls
+        several = len(broker.alt) > 1 and transport in REDIS_TRANSPORTS and transport != "sentinel"
+        return f"{broker.hostname}:{broker.port}" if several and not named else ""
+
     @cached_property
     def longest_deferral(self) -> float:
         """Seconds for which a run is deferred at most: so that the broker does not deliver it meanwhile."""

@@ -11,9 +11,9 @@ from singleflight.dramatiq import declared, errors, gate, marks, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
-from singleflight.events import Notify, levels_of
+from singleflight.events import Notify, levels_of, logger
 from singleflight.leases.keeper import process_keeper
-from singleflight.stores import STORE_TIMEOUT
+from singleflight.stores import STORE_TIMEOUT, risks_of
 from singleflight.stores.base import REMEMBER
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class Singleflight(Middleware):
         order.check(broker, self)
         if self.runtime.enabled:
             with errors.unswallowed(type(broker).__name__):
-                self.runtime.leases(broker)
+                leases = self.runtime.leases(broker)
+            for text in risks_of(leases.store):
+                logger.warning("singleflight: %s", text)
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""

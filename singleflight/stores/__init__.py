@@ -8,6 +8,8 @@ from singleflight.errors import ConfigurationError
 from singleflight.stores.base import REMEMBER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import TypeIs
 
     from singleflight.stores.base import Store
@@ -76,6 +78,12 @@ def as_store(
         f"{kind.__module__}.{kind.__qualname__} is no store; pass a URL such as redis://host:6379/0, a store "
         "such as singleflight.stores.redis.RedisStore(url), or a redis.Redis client"
     )
+
+
+def risks_of(store: Store) -> list[str]:
+    """Return what a store says is dangerous about its set-up, one sentence each; none if it says nothing."""
+    risks: Callable[[], list[str]] | None = getattr(store, "risks", None)
+    return [] if risks is None else risks()
 
 
 def check_readable(url: str) -> None:

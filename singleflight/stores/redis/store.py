@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
@@ -58,6 +58,12 @@ TICK = 0.1
 
 GLANCE = 0.03
 """Seconds between two looks of somebody whose time is nearly over."""
+
+FORGETFUL = (
+    "maxmemory-policy of {} is {}: a full server forgets leases, and two runs of a key may start; "
+    "CONFIG SET maxmemory-policy noeviction, or keep leases in a server of their own"
+)
+"""What is dangerous about a server that may evict them."""
 
 OF_THE_STORE = (driver.RedisError, OSError)
 """Errors that mean something about the store; all others are somebody else's, such as a time limit."""
@@ -228,6 +234,21 @@ class RedisStore:
         return {
             f"{one['host']}:{one['port']}": asker(client) for one, client in zip(kwargs, clients, strict=True)
         }
+
+    def risks(self) -> list[str]:
+        """Return what is dangerous about the servers, one sentence with its remedy each.
+
+        What the user may not see is left out, as is a server that does not answer.
+        """
+        found: list[str] = []
+        with suppress(SingleflightError):
+            for ask in self.servers().values():
+                with suppress(SingleflightError):
+                    info: dict[str, Any] = ask(lambda client: client.info("memory"))
+                    policy = str(info.get("maxmemory_policy", "noeviction"))
+                    if policy != "noeviction":
+                        found.append(FORGETFUL.format(self._topology.address, policy))
+        return list(dict.fromkeys(found))
 
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`; SCAN may give a key more than once, and never blocks a server for long."""
