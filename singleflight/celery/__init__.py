@@ -87,8 +87,8 @@ def _look_again(sender: Any = None, **_: Any) -> None:
 
 
 @task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
-def _task_postrun(task: Any = None, state: str | None = None, **_: Any) -> None:
-    gate.release(task, state)
+def _task_postrun(task_id: str | None = None, task: Any = None, state: str | None = None, **_: Any) -> None:
+    gate.release(task, task_id, state)
 
 
 @worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")

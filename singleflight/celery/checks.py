@@ -33,10 +33,20 @@ class SetUp(bootsteps.Step):
                 policy = runtime.policy(task)
                 if policy is not None:
                     runtime.check_results(task, policy)
-            for text in findings(runtime, tasks):
+            for text in (*pool_findings(worker.pool_cls), *findings(runtime, tasks)):
                 logger.warning("singleflight: %s", text)
             for text in risks_of(runtime.leases.store):
                 logger.warning("singleflight: %s", text)
+
+
+def pool_findings(pool: type) -> Iterator[str]:
+    """Yield what is dangerous about a worker's pool: leases are proven in Celery's own only."""
+    if not pool.__module__.startswith("celery.concurrency."):
+        yield (
+            f"the pool {pool.__module__}:{pool.__qualname__} is none of Celery's own: a singleton task that "
+            "it calls in another thread fails instead of taking a lease, and an async one gives its lease "
+            "back before its result is stored; use prefork, threads, gevent, eventlet or solo"
+        )
 
 
 def findings(runtime: Runtime, tasks: list[Any]) -> Iterator[str]:

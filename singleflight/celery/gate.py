@@ -9,16 +9,18 @@ import sys
 import time
 import weakref
 from contextlib import nullcontext
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from celery import states
+from celery.exceptions import Ignore, Reject, Retry
 
 from singleflight.api import holding
 from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
 from singleflight.celery.delivery import HEADER, Delivery, may_come_back
-from singleflight.celery.state import arrival_of, known_state, state_of
-from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
+from singleflight.celery.state import State, arrival_of, known_state, state_of
+from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.events import Event, Kind, logger, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Lease, Outcome, Reason
@@ -112,12 +114,13 @@ def _claim(
     return _under(answer, task, delivery, body, before, abort)
 
 
-def release(task: Task, state: str | None) -> None:
+def release(task: Task, task_id: str | None, state: str | None) -> None:
     """Give back the lease of a request that Celery has finished with, result and callbacks included."""
     ours = known_state(task.request)
-    if ours is None:
-        return
-    if ours.lease is not None:
+    if ours is None or task.request.id != task_id:
+        return  # of the latter, some pool mixes the requests of several runs
+    lease, ours.lease = ours.lease, None
+    if lease is not None:
         # Celery calls a body that has returned a success before the result is stored, so look for whatever
         # has struck since then.
         dying = sys.exc_info()[0] is not None
@@ -126,14 +129,18 @@ def release(task: Task, state: str | None) -> None:
             outcome = Outcome.RETRYING  # `retry(throw=False)`, or a body that has swallowed `Retry`
         elif outcome is Outcome.FAILED and may_come_back(task):
             outcome = Outcome.REQUEUED
-        keeps_slot = outcome is Outcome.RETRYING and ours.keeps_slot
-        ours.lease.release(outcome, again=(ours.again or 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
+        _give_back(lease, ours, outcome)
     elif ours.refused is not None:
         (key, delivery), ours.refused = ours.refused, None
         ended = state in (states.SUCCESS, states.IGNORED) or (
             state == states.FAILURE and not may_come_back(task)
         )
         task.app.singleflight.leave(key, delivery, ended=ended)
+
+
+def _give_back(lease: Lease, ours: State, outcome: Outcome) -> None:
+    keeps_slot = outcome is Outcome.RETRYING and ours.keeps_slot
+    lease.release(outcome, again=(ours.again or 0.0) + SLOT_MARGIN if keeps_slot else 0.0)
 
 
 _OUTCOMES = {
@@ -161,7 +168,37 @@ def _under(
     before()
     lease.began = True
     with holding(lease), abort.armed(lease) if abort else nullcontext():
-        return body()
+        returned = body()
+    return _awaited(lease, task, context, returned) if isinstance(returned, CoroutineType) else returned
+
+
+async def _awaited(lease: Lease, task: Task, context: Any, body: CoroutineType[Any, Any, Any]) -> Any:
+    """Do an async body under its lease, for pools that await what Celery takes for a result.
+
+    It gives the lease back itself: when the pool tells of the end, `Task.request` may be another run's.
+    """
+    ours = state_of(context)
+    mine, ours.lease = ours.lease, None
+    if mine is None:
+        body.close()
+        raise LeaseLost(f"{task.name}: its lease was given back before its body was awaited")
+    outcome = Outcome.REQUEUED
+    try:
+        with holding(lease):
+            result = await body
+    except Retry:
+        outcome = Outcome.RETRYING
+        raise
+    except (Ignore, Reject):
+        raise
+    except Exception:
+        outcome = Outcome.REQUEUED if may_come_back(task) else Outcome.FAILED
+        raise
+    else:
+        outcome = Outcome.FINISHED if ours.again is None else Outcome.RETRYING
+        return result
+    finally:
+        _give_back(lease, ours, outcome)
 
 
 _JOINED = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)

@@ -64,6 +64,11 @@ class SingletonTask(Behind):
         request = self.request
         if request.called_directly or (ours := state_of(request)).entered:
             return super().__call__(*args, **kwargs)
+        if self.request_stack.top is not request and self.singleflight.enabled:
+            raise ConfigurationError(
+                f"{self.name} takes no lease in this worker's pool, which calls it in another thread than "
+                "the one that will know its end; use one of Celery's own pools, or leave singleton= out"
+            )
         own: Any = super().__call__ if self.singleflight_own_call else self.run
 
         def body() -> Any:
