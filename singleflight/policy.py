@@ -95,7 +95,8 @@ EFFECTS: Mapping[tuple[AtMostOne, OnConflict], Effect] = MappingProxyType(
         ("running", "raise"): Effect(_SENT, "fails with Conflict"),
         ("running", "join"): Effect(_SENT, _JOINS),
         ("waiting_or_running", "skip"): Effect(
-            _GETS_RESULT, "is skipped; if its publisher had looked, it ends as the running one does"
+            _GETS_RESULT,
+            "is skipped; in Celery, if its publisher had looked, it ends as the running one does",
         ),
         ("waiting_or_running", "raise"): Effect("Conflict is raised to the caller", "fails with Conflict"),
         ("waiting_or_running", "join"): Effect(_GETS_RESULT, _JOINS),

@@ -81,8 +81,8 @@ class Arrival:
             return self._refused(answer)
         joined = self._joined()  # again: the other run may have ended between the first look and the grant
         if joined is not None:
-            answer.release(Outcome.FINISHED)
-            return joined
+            answer.began = self.delivery.kin
+            return Granted(answer, self.message.message_id, None, keeps_slot=False, instead=joined)
         answer.began = self.delivery.kin
         if self.delivery.carried.deferrals:
             write(self.message, self.delivery.carried.started())

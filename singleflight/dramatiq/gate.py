@@ -46,13 +46,18 @@ class Granted:
     failed: bool = False
     cancelled: bool = False
     """Another middleware has skipped the message, and has not sent it on."""
+    instead: Ticket | None = None
+    """The result of the run that was joined, if that has ended meanwhile: its own must be stored first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _coroutine_runs: bool = False
     _ending: Callable[[], object] | None = None
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run the body under the lease."""
-        self.entered = self.lease.began = True
+        self.entered = True
+        if self.instead is not None:
+            return self.instead.run(body)
+        self.lease.began = True
         with holding(self.lease), self.abort.armed(self.lease) if self.abort else nullcontext():
             return body()
 

@@ -221,7 +221,7 @@ class Runtime:
         # A run that is about to be skipped after an outage, or takes over a result, needs no turn.
         takes_turns = delivery.kin or policy.one_waits or policy.on_conflict == "defer"
         patient = carried.patient and takes_turns
-        waits = policy.one_waits or patient
+        waits = policy.one_waits or patient or (policy.at_publish and delivery.kin)
         return Request(
             key=key,
             task=actor.actor_name,

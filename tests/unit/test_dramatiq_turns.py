@@ -72,6 +72,7 @@ def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **option
         ({"on_conflict": "defer"}, OFTEN, False, True, True),
         ({"on_conflict": "coalesce"}, {}, False, True, False),
         ({"at_most_one": "waiting_or_running"}, OFTEN, False, False, False),
+        ({"at_most_one": "waiting_or_running"}, {}, True, True, False),
     ],
 )
 def test_only_what_must_run_asks_for_a_turn(
