@@ -1,12 +1,13 @@
 """What makes a beat scheduler share its ticks with other replicas: a mixin that goes before its class.
 
-Every replica judges its entries by the last run that all of them share, and claims a tick before anything is
-advanced or announced:
+A schedule is asked as Celery asks it, through its entry, and what it says is passed on as it is. Only the
+last run that it is asked about is the one that all replicas share, and a tick that it calls due is claimed
+before anything is advanced or announced:
 
 - in `is_due`, which Celery's own loop asks: a tick that is another replica's is not due here;
 - in `apply_entry`, `apply_async` or redbeat's `maybe_due`, for schedulers whose loop does not ask it.
 
-Of Celery's private parts it uses two: ``_heap`` (None makes the loop build it anew) and ``_when``.
+Of Celery's private parts it uses two: ``_heap`` and ``_when``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import heapq
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import celery
 from celery.beat import Scheduler
 from celery.schedules import schedstate
 
+from singleflight.celery.beat_entries import counts_from_start, take_back
+from singleflight.celery.due_entries import DueEntries
 from singleflight.celery.publish import ticking
-from singleflight.celery.schedule_times import in_utc, in_zone_of, next_due, task_id, tick_id
-from singleflight.celery.ticks import UNSENT, Claimed, Later, Sent, Ticks, give_back
+from singleflight.celery.schedule_times import in_utc, in_zone_of, later
+from singleflight.celery.ticks import Claimed, Later, Ticks, give_back
 from singleflight.errors import Conflict
 from singleflight.events import logger
 from singleflight.lease import monotonic
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from singleflight.celery.runtime import Runtime
-    from singleflight.lease import Lease
+    from singleflight.celery.schedule_times import Tick
 
 TTL = 5.0
 """Seconds for which a replica that dies between claim and confirmation holds up one tick."""
@@ -41,8 +45,13 @@ REMEMBER = 400 * 86400.0
 LEARNING = 0.2
 """Seconds of each pass that go into reading last ticks, so that 10,000 entries hold up no tick for long."""
 
-LONGEST_REST = 60.0
-"""Seconds: an entry whose publishing fails is tried again after 1, 2, 4 ... at most these."""
+ASKS_TOO_EARLY = celery.VERSION < (5, 7)
+"""Before 5.7 Celery asks the first entry of its heap in each pass, whenever that wanted to be asked, and
+leaves it there if it is not due (celery#7649)."""
+
+
+EARLY = 0.01
+"""Seconds by which Celery wakes up before the time that a schedule named."""
 
 
 class SharedTicks(Scheduler):
@@ -55,13 +64,11 @@ class SharedTicks(Scheduler):
         ttl = resolve(Singleton(ttl=runtime.setting("beat_ttl", TTL))).ttl  # refuses a wrong value by name
         leases = runtime.open_leases(remember=REMEMBER)
         self._ticks = Ticks(leases, runtime.prefix, ttl=ttl)
-        self._latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
-        self._known: dict[str, Sent] = {}
+        latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
+        self._due = DueEntries(self._ticks, super().is_due, latest)
         self._learned: set[str] = set()
         self._unlearned: list[Any] = []
-        self._failing: dict[str, tuple[float, float]] = {}
-        self._claimed: Claimed | None = None
-        self._refused: tuple[Any, float] | None = None
+        self._moves: dict[str, float] = {}
         self._closed = False
         super().__init__(app=app, **options)
 
@@ -76,14 +83,13 @@ class SharedTicks(Scheduler):
         """
         if self._closed:
             raise SystemExit
-        self._learn()
         try:
             delay: float = super().tick(*args, **kwargs)
         finally:
-            self._drop()
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            delay = min(delay, self._heap_again(*refused))
+            self._due.drop()
+        self._learn()
+        if self._moves:
+            delay = min(delay, self._move())
         return min(delay, self._ticks.rests) if self._unlearned else delay
 
     def close(self) -> None:
@@ -91,22 +97,25 @@ class SharedTicks(Scheduler):
         self._closed = True
         super().close()
 
-    def _heap_again(self, entry: Any, wait: float) -> float:
-        """Put an entry that is not due where it belongs; return when the loop should come back."""
+    def _move(self) -> float:
+        """Put entries where they belong in the heap; return in how many seconds the first is to be asked."""
+        moves, self._moves = self._moves, {}
         heap = self._heap
-        if heap and heap[0][2] is entry:
-            # Celery before 5.7 leaves it on top, where it holds up all others (celery#7649).
-            _, priority, _ = heap[0]
-            heapq.heapreplace(heap, type(heap[0])(self._when(entry, wait), priority, entry))
-            return wait if heap[0][2] is entry else 0
-        return wait if heap is None else self.max_interval
+        if not heap:
+            return float(self.max_interval)
+        for place, (_, priority, entry) in enumerate(heap):
+            if entry.name in moves:
+                heap[place] = type(heap[place])(self._when(entry, moves[entry.name]), priority, entry)
+        heapq.heapify(heap)
+        first: float = heap[0][0] - self._when(heap[0][2], 0)
+        return max(0.0, first)
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
         """Order the entries by their shared last runs; note those whose last run is not known."""
         self._unlearned = []
         for entry in self.schedule.values():
-            if entry.name in self._known:
-                self._follow(entry)
+            if entry.name in self._due.known:
+                self._due.follow(entry)
             if entry.name not in self._learned and not entry.total_run_count:
                 self._unlearned.append(entry)
         super().populate_heap(*args, **kwargs)
@@ -116,161 +125,108 @@ class SharedTicks(Scheduler):
         if not self._unlearned:
             return
         end = monotonic() + LEARNING
+        planned = {entry.name: time for time, _, entry in self._heap or ()}
         while self._unlearned and monotonic() < end:
             entry = self._unlearned[-1]
-            last = self._ticks.last(entry)
+            last = self._ticks.last(entry.name)
+            if last is None and counts_from_start(entry):
+                now = in_utc(entry.default_now())
+                wait = planned.get(entry.name, 0.0) - self._when(entry, 0)
+                last = self._ticks.begin(entry.name, in_utc(entry.last_run_at), later(now, wait))
             if isinstance(last, Later):
-                return
-            if last is not None and not self._follow(entry).run_id:
-                self._known[entry.name] = last
-                entry.last_run_at = in_zone_of(entry, last.at)
+                break
+            if last is not None and not self._due.follow(entry).run_id:
+                before = entry.last_run_at
+                self._due.known[entry.name] = last
+                self._due.follow(entry)
+                if entry.last_run_at != before:
+                    self._moves[entry.name] = 0.0
             self._learned.add(self._unlearned.pop().name)
-        if not self._unlearned:
-            self._heap = None
 
     # One entry
 
     def is_due(self, entry: Any) -> Any:
         """Return whether an entry is due and this replica's to send, and the seconds until asked again."""
-        self._drop()
-        answer = self._take(entry)
-        if isinstance(answer, Later):
-            return schedstate(False, answer.delay)
-        again, wait = entry.schedule.is_due(in_zone_of(entry, answer.sent.at))
-        return schedstate(True, 0 if again else wait)
+        self._due.drop()
+        heap = self._heap
+        if ASKS_TOO_EARLY and heap and heap[0][2] is entry:
+            early: float = heap[0][0] - self._when(entry, 0)
+            if early > 0:
+                return schedstate(False, early + EARLY)
+        answer = self._due.take(entry)
+        if isinstance(answer, Claimed):
+            return schedstate(True, self._due.next)
+        if ASKS_TOO_EARLY and heap and heap[0][2] is entry:
+            self._moves[entry.name] = self.max_interval if answer.delay is None else answer.delay
+        return schedstate(False, answer.delay)
 
     def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
         """Do what redbeat does with an entry, if its tick is this replica's."""
-        answer = self._take(entry)
+        answer = self._due.take(entry)
         return answer.delay if isinstance(answer, Later) else super().maybe_due(entry, **kwargs)
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send a tick, if it is this replica's."""
-        if isinstance(self._take(entry), Claimed):
+        if isinstance(self._due.take(entry), Claimed):
             super().apply_entry(entry, producer=producer)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - Celery's
         """Publish a tick and confirm it, if it is this replica's; else return None."""
-        claimed = self._take(entry)
+        claimed = self._due.take(entry)
         if isinstance(claimed, Later):
             return None
-        self._claimed = None
+        self._due.claimed = None
         try:
             if not claimed.lease.held:
                 logger.warning("singleflight: %s: claimed too long ago to be sent now", claimed.lease.run_id)
-                self._fail(entry, claimed.lease)
+                self._fail(entry, claimed)
                 return None
-            result = self._publish(entry, claimed.lease, producer=producer, **kwargs)
+            result = self._publish(entry, claimed, producer=producer, **kwargs)
         except BaseException as error:
             # Celery wraps what publishing raised; a task that was told to refuse duplicates has had its tick.
             if isinstance(error.__context__, Conflict):
-                self._confirm(entry, claimed)
+                self._due.sent(claimed)
             else:
-                self._fail(entry, claimed.lease)
+                self._fail(entry, claimed)
             raise
-        self._confirm(entry, claimed)
+        self._due.sent(claimed)
         # Only now: should we die before, an entry in a database is still due for the others.
         if advance and not self._closed:
-            self.reserve(entry)
+            self._advance(entry, claimed.tick)
         return result
 
-    def _publish(self, entry: Any, lease: Lease, **kwargs: Any) -> Any:
+    def _publish(self, entry: Any, claimed: Claimed, **kwargs: Any) -> Any:
         own = entry.options
         # For this call only: entries outlive it, and no two ticks may share an id.
-        entry.options = {"task_id": task_id(lease.key, lease.run_id), **(own or {})}
+        entry.options = {"task_id": claimed.tick.task_id(claimed.lease.key), **(own or {})}
         try:
             with ticking():
                 return super().apply_async(entry, advance=False, **kwargs)
         finally:
             entry.options = own
 
-    def _confirm(self, entry: Any, claimed: Claimed) -> None:
-        self._ticks.confirm(claimed)
-        self._failing.pop(entry.name, None)
-        self._known[entry.name] = claimed.sent
-
-    def _fail(self, entry: Any, lease: Lease) -> None:
+    def _fail(self, entry: Any, claimed: Claimed) -> None:
         """Have a tick that was not sent come back: elsewhere at once, here after a rest."""
-        give_back(lease)
+        give_back(claimed.lease)
         if self._closed:
             return  # and so is a schedule that is kept in a file
-        _, rest = self._failing.get(entry.name, (0.0, 0.5))
-        rest = min(2 * rest, LONGEST_REST)
-        self._failing[entry.name] = monotonic() + rest, rest
-        advanced = None if self._heap is None else self.schedule.get(entry.name)
-        if advanced is not None:  # by Celery's loop, before publishing
-            advanced.last_run_at, self._heap = entry.last_run_at, None
+        rest = self._due.failed(entry)
+        if self._heap is None:
+            return
+        self._moves[entry.name] = rest
+        advanced = self.schedule.get(entry.name)
+        if advanced is not None:
+            take_back(advanced, entry)
 
     def reserve(self, entry: Any) -> Any:
         """Advance an entry, to the last run that all replicas will share."""
-        advanced = super().reserve(entry)
-        if self._claimed is not None and self._claimed.entry == entry.name:
-            advanced.last_run_at = in_zone_of(entry, self._claimed.sent.at)
-        return advanced
-
-    # What is due here
-
-    def _take(self, entry: Any) -> Claimed | Later:
-        """Return the claim on an entry's tick, claiming it now if it is due and nobody has asked before."""
-        if self._claimed is not None and self._claimed.entry == entry.name:
-            return self._claimed
-        answer = self._claim(entry)
-        if isinstance(answer, Later):
-            self._refused = entry, answer.delay
-        else:
-            self._drop()
-            self._claimed = answer
-        return answer
-
-    def _claim(self, entry: Any) -> Claimed | Later:
-        while (wait := self._judge(entry)) is None:
-            known = self._follow(entry)
-            if tick_id(entry.name, next_due(entry)) == known.run_id:
-                return Later(self.max_interval)  # a schedule of one instant, and that has been sent
-            answer = self._ticks.claim(entry, known.run_id)
-            if not isinstance(answer, Sent):
-                return answer
-            if answer == known:
-                return Later(self.max_interval)
-            self._known[entry.name] = answer
-            _note_one_off(entry)
-        return Later(wait)
-
-    def _judge(self, entry: Any) -> float | None:
-        """Ask an entry by the shared last run: None if it is due, else the seconds until asked again."""
-        self._follow(entry)
-        if (rest := self._failing.get(entry.name, (0.0, 0.0))[0] - monotonic()) > 0:
-            return rest
-        due, wait = super().is_due(entry)
-        if due and self._latest is not None:
-            oldest = entry.default_now() - self._latest
-            if next_due(entry) < in_utc(oldest):
-                entry.last_run_at = oldest
-                due, wait = super().is_due(entry)
-        if due:
-            return None
-        return float(self.max_interval if wait is None else wait)
-
-    def _follow(self, entry: Any) -> Sent:
-        """Have an entry go on from the shared last run; its own is the first if no other is known."""
-        own = UNSENT if entry.last_run_at is None else in_utc(entry.last_run_at)
-        known = self._known.setdefault(entry.name, Sent("", own))
-        if entry.last_run_at is None or own < known.at:
-            entry.last_run_at = in_zone_of(entry, known.at)
-        return known
-
-    def _drop(self) -> None:
-        """Give back a claim that the loop did not use."""
-        claimed, self._claimed = self._claimed, None
+        claimed = self._due.claimed_of(entry)
         if claimed is not None:
-            give_back(claimed.lease)
+            return self._advance(entry, claimed.tick)
+        return super().reserve(entry)
 
-
-def _note_one_off(entry: Any) -> None:
-    """Note that another replica has sent an entry that django-celery-beat is to send once.
-
-    It counts the sent ticks of each process for itself, and disables the entry when that is more than none.
-    """
-    model: Any = getattr(entry, "model", None)
-    if getattr(model, "one_off", False):
-        model.total_run_count = max(1, model.total_run_count)
+    def _advance(self, entry: Any, tick: Tick) -> Any:
+        advanced = super().reserve(entry)
+        if in_utc(advanced.last_run_at) != tick.at:
+            advanced.last_run_at = in_zone_of(entry, tick.at)
+        return advanced

@@ -1,19 +1,18 @@
 """Beat ticks in the store: whichever replica gets to a tick first claims it, sends it and confirms it.
 
-There is one record per entry. Its run is the tick that was claimed last, ``<entry>@<due instant>``, so that
-replicas that know the same last tick name the next one alike; a claim also says which tick it goes on from
+There is one record per entry. Its run is the `Tick` that was claimed last: when a replica found it due, which
+run it follows, and when its schedule wants to be asked again. A claim says which tick it goes on from
 (``after``), so that a replica with an old view is refused and learns what was sent meanwhile. A run that has
-not ended was claimed and perhaps never sent: it is claimed again under its own name.
+not ended was claimed and perhaps never sent: the next claim goes on from it and sends it.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING
 
-from singleflight.celery.schedule_times import SKEW, due_of, last_run, next_due, tick_id
+from singleflight.celery.schedule_times import FIRST, SKEW, Last, Tick, last_of
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, Notify, logger
 from singleflight.keys import lease_key
@@ -23,6 +22,7 @@ from singleflight.stores.base import INFINITE, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from singleflight.events import Event
     from singleflight.lease import Busy
@@ -42,32 +42,25 @@ CONFIRM = 600.0
 LOOK_AT_CLOCK = 60.0
 """Seconds for which this machine's clock is taken to be as right as it was, unless it steps."""
 
-UNSENT = datetime(2000, 1, 1, tzinfo=UTC)
-"""The last run of an entry that never ran or whose last tick was never confirmed: it is overdue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The last tick that was sent: its run id in the store ("" if none is known), and the last run."""
-
-    run_id: str
-    at: datetime
-
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A tick that is this replica's to send, and what it is once it is sent."""
+    """A tick that is this replica's to send."""
 
-    entry: str
+    tick: Tick
     lease: Lease
-    sent: Sent
+
+    def last(self, *, ours: bool = True) -> Last:
+        """Return what the last tick is once this one is confirmed."""
+        tick = self.tick
+        return Last(tick.run_id, tick.at, tick.again, tick.rule, ours)
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A tick that is not this replica's to send; ask again after ``delay`` seconds."""
+    """A tick that is not this replica's to send; ask again after ``delay`` seconds, if a schedule said so."""
 
-    delay: float
+    delay: float | None
 
 
 class Ticks:
@@ -83,7 +76,7 @@ class Ticks:
         self._clock_key = lease_key(f"{prefix}:beat:clock", "clock")
         self._ttl = ttl
         self._clock = clock
-        self._unanswered: dict[str, tuple[str, str]] = {}
+        self._unanswered: dict[str, tuple[Tick, str, str]] = {}
         self._rests_until = 0.0
         self._looked_at_clock = self._complained = -LOOK_AT_CLOCK
         self._zero = 0.0
@@ -97,24 +90,41 @@ class Ticks:
         """Return the key of the record of the entry of that name."""
         return tick_key(self._prefix, name)
 
-    def last(self, entry: Any) -> Sent | Later | None:
+    def last(self, entry: str) -> Last | Later | None:
         """Read the last tick of an entry; None if the store knows none."""
         if self.rests:
             return Later(self.rests)
         try:
-            look = self._leases.store.peek(self.key(entry.name))
+            last = self._last(entry)
         except (StoreUnavailable, ConfigurationError) as error:
             return self._away(error)
         self._back()
+        return last
+
+    def begin(self, entry: str, seen: datetime, again: datetime | None) -> Last | Later | None:
+        """Note when an entry was first seen, unless a replica has done so; return what stands there."""
+        zero = Tick(entry, None, seen, again, FIRST)
+        try:
+            if self.rests or self._clock_is_off():
+                return Later(self.rests)
+            # Makes the record if there is none, and changes no other: the first one counts.
+            self._leases.store.release(Release(self.key(entry), zero.run_id, 0, "", Outcome.FINISHED))
+            last = self._last(entry)
+        except (StoreUnavailable, ConfigurationError) as error:
+            return self._away(error)
+        self._back()
+        return last
+
+    def _last(self, entry: str) -> Last | None:
+        look = self._leases.store.peek(self.key(entry))
         if look is None or not look.record.run_id:
             return None
         record = look.record
-        if any(run.run_id == record.run_id and run.attempt >= INFINITE for run in record.runs):
-            return _sent(entry, record.run_id, record.started_ms / 1000)
-        return Sent("", UNSENT)
+        ended = any(run.run_id == record.run_id and run.attempt >= INFINITE for run in record.runs)
+        return last_of(entry, record.run_id, record.started_ms / 1000, ended=ended)
 
-    def claim(self, entry: Any, after: str) -> Claimed | Sent | Later:
-        """Claim the tick that is due and goes on from ``after``, or return the last one that was sent."""
+    def claim(self, tick: Tick, after: str) -> Claimed | Last | Later:
+        """Claim a tick that goes on from ``after``, or return what was claimed or sent meanwhile."""
         if self.rests:
             return Later(self.rests)
         try:
@@ -124,17 +134,14 @@ class Ticks:
                 self._rests_until = monotonic() + GRACE
             if self.rests or self._clock_is_off():
                 return Later(self.rests)
-            answer = self._ask(entry.name, tick_id(entry.name, next_due(entry)), after)
-            if _overtaken(answer) and not answer.ended:
-                # Whoever claimed it died before confirming: the same run, hence the same task id.
-                answer = self._ask(entry.name, answer.run_id, after)
+            tick, answer = self._ask(tick, after)
         except (StoreUnavailable, ConfigurationError) as error:
             return self._away(error)
         self._back()
         if isinstance(answer, Lease):
-            return Claimed(entry.name, answer, _sent(entry, answer.run_id, answer.granted.started_ms / 1000))
-        if _overtaken(answer) and answer.ended:
-            return _sent(entry, answer.run_id, answer.since)
+            return Claimed(tick, answer)
+        if answer.reason in (Reason.FINISHED, Reason.SUPERSEDED):
+            return last_of(tick.entry, answer.run_id, answer.since, ended=answer.ended)
         # Soon, because confirmations come soon; then ever more rarely, until the claim has lapsed.
         held_for = self._ttl - answer.retry_after
         return Later(max(LOOK_AGAIN / 2, min(answer.retry_after, max(LOOK_AGAIN, held_for))))
@@ -146,15 +153,18 @@ class Ticks:
             sent = Request(lease.key, lease.task, lease.run_id, lease.token, ttl=CONFIRM)
             self._leases.disown(sent, Outcome.FINISHED)
 
-    def _ask(self, name: str, run_id: str, after: str) -> Lease | Busy:
+    def _ask(self, tick: Tick, after: str) -> tuple[Tick, Lease | Busy]:
         # A store that hangs may grant a claim after we gave up; by the same token it is ours next time.
-        asked, token = self._unanswered.pop(name, ("", ""))
-        if asked != run_id:
-            token = new_token()
+        token = new_token()
+        unanswered = self._unanswered.pop(tick.entry, None)
+        if unanswered is not None:
+            asked, used, went_on_from = unanswered
+            if went_on_from == after and asked.again is not None and tick.at < asked.again:
+                tick, token = asked, used
         request = Request(
-            key=self.key(name),
-            task=f"beat:{name}",
-            run_id=run_id,
+            key=self.key(tick.entry),
+            task=f"beat:{tick.entry}",
+            run_id=tick.run_id,
             token=token,
             ttl=self._ttl,
             after=after,
@@ -162,9 +172,9 @@ class Ticks:
             max_hold=self._ttl,
         )
         try:
-            return self._leases.claim(request, patient=True)
+            return tick, self._leases.claim(request, patient=True)
         except StoreUnavailable:
-            self._unanswered[name] = run_id, token
+            self._unanswered[tick.entry] = tick, token, after
             raise
 
     def _clock_is_off(self) -> bool:
@@ -233,13 +243,3 @@ def give_back(lease: Lease) -> None:
     """End the claim of a tick that was not sent: it is still to be sent."""
     lease.began = False
     lease.release(Outcome.REQUEUED)
-
-
-def _overtaken(answer: Lease | Busy) -> TypeGuard[Busy]:
-    return not isinstance(answer, Lease) and answer.reason in (Reason.FINISHED, Reason.SUPERSEDED)
-
-
-def _sent(entry: Any, run_id: str, since: float | None) -> Sent:
-    started = datetime.fromtimestamp(since, UTC) if since else None
-    due = due_of(run_id) or started or UNSENT
-    return Sent(run_id, last_run(entry.schedule, due, started))

@@ -9,13 +9,12 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import redis
 
-from singleflight.celery.schedule_times import task_id
+from singleflight.celery.schedule_times import Tick, tick_of
 from singleflight.keys import lease_key
 from singleflight.stores.redis import RedisStore
 from tests.support.bodylog import VARIABLE, BodyLog
@@ -197,7 +196,7 @@ class Replicas:
 
     def wait_confirmed(self, name: str) -> None:
         """Wait until no replica is between sending and confirming: one killed just there costs a copy."""
-        store, key = RedisStore(self.store.url), lease_key("singleflight:beat", name)
+        store, key = RedisStore(self.store.url), self.key(name)
 
         def confirmed() -> bool:
             look = store.peek(key)
@@ -207,19 +206,41 @@ class Replicas:
         store.close()
 
     def steps(self, name: str) -> list[float]:
-        """Return the seconds between the due instants of an entry's messages; a copy adds nothing."""
-        due = self.due_instants()
-        instants = sorted({due[message.task_id] for message in self.mailbox.of(name)})
-        return [(later - earlier).total_seconds() for earlier, later in pairwise(instants)]
+        """Return the seconds between the moments at which an entry was due; a copy adds nothing."""
+        ticks = self.claimed()
+        moments = sorted({ticks[message.task_id].at for message in self.mailbox.of(name)})
+        return [(later - earlier).total_seconds() for earlier, later in pairwise(moments)]
 
-    def due_instants(self) -> dict[str, datetime]:
-        """Return the due instant of each task id that any replica claimed."""
-        found = {}
+    def faults(self, name: str, every: float, *, longest: float = 0.0) -> list[str]:
+        """Return what is wrong with an interval's ticks: too close, too far apart, or claimed and never sent.
+
+        ``longest`` is what may lie between two, built in twice the period: a busy machine is late.
+        """
+        steps = self.steps(name)
+        sent = {message.task_id for message in self.mailbox.of(name)}
+        claimed = sorted(
+            (tick for tick in self.claimed().values() if tick.entry == name), key=lambda one: one.at
+        )
+        # The last one may have been given back at the stop.
+        missing = [tick.run_id for tick in claimed[:-1] if tick.task_id(self.key(name)) not in sent]
+        return [
+            *(f"{step} s apart" for step in steps if not every <= step < (longest or 2 * every)),
+            *(f"{run} was never sent" for run in missing),
+        ]
+
+    def claimed(self) -> dict[str, Tick]:
+        """Return the tick behind each task id that any replica claimed; of several claims the first."""
+        found: dict[str, Tick] = {}
         for run_id in {run for beat in self.beats for run in CLAIMED.findall(beat.log())}:
-            name, _, due = run_id.rpartition("@")
-            key = lease_key("singleflight:beat", name)
-            found[task_id(key, run_id)] = datetime.fromisoformat(due)
+            tick = tick_of(run_id.rsplit("@", 2)[0], run_id)
+            assert tick is not None
+            task_id = tick.task_id(self.key(tick.entry))
+            found[task_id] = min(tick, found.get(task_id, tick), key=lambda one: one.at)
         return found
+
+    def key(self, name: str) -> str:
+        """Return the key of an entry's record."""
+        return lease_key("singleflight:beat", name)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

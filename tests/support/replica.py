@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from celery import Celery
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 
 from singleflight.celery import install
 from singleflight.celery.beat import SingleflightScheduler
+from singleflight.celery.scheduler_mixin import REMEMBER
 from singleflight.celery.ticks import Ticks
 from singleflight.stores.memory import MemoryStore
 
@@ -59,9 +61,17 @@ class FakeTimeApp(Celery):
         return self.clock.now.astimezone(self.timezone)
 
 
+class OrderedEntry(ScheduleEntry):
+    """Celery's entry; of two that are due at one instant the first is by name, and not by chance."""
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.name < other.name)
+
+
 class Recorder(Scheduler):
     """Celery's scheduler; what it publishes goes to a list, or fails while the list says so."""
 
+    Entry = OrderedEntry
     posted: list[Posted]
     broken: bool = False
 
@@ -71,6 +81,11 @@ class Recorder(Scheduler):
         if self.broken:
             raise ConnectionError("the broker is away")
         self.posted.append(Posted(self.app.clock.now.astimezone(UTC), args[0], options.get("task_id", "")))
+
+
+def _own(schedule: Any) -> Any:
+    """Return a schedule that no other replica has: one that a function makes, or a copy."""
+    return schedule() if isinstance(schedule, FunctionType) else copy.deepcopy(schedule)
 
 
 class Replica:
@@ -93,7 +108,7 @@ class Replica:
             timezone=zone,
             singleflight_beat_scheduler=wrapped,
             beat_schedule={
-                name: {"task": "known.only.by_name", "schedule": copy.deepcopy(one), "args": [name]}
+                name: {"task": "known.only.by_name", "schedule": _own(one), "args": [name]}
                 for name, one in schedule.items()
             },
             **settings,
@@ -106,7 +121,9 @@ class Replica:
         if not runtime.enabled:
             return
         ttl = self.scheduler._ticks._ttl
-        self.scheduler._ticks = Ticks(runtime.leases, runtime.prefix, ttl=ttl, clock=clock)
+        self.scheduler._ticks = self.scheduler._due._ticks = Ticks(
+            runtime.leases, runtime.prefix, ttl=ttl, clock=clock
+        )
 
     def run(self) -> float:
         """Tick as Celery's loop does, until it would sleep; return for how long."""
@@ -123,7 +140,7 @@ class Place:
     def __init__(self, schedule: Mapping[str, Any], now: datetime = NOON, **settings: Any) -> None:
         self.clock = Clock(now)
         self.store_clock = self.clock
-        self.store = MemoryStore(clock=lambda: self.store_clock())  # noqa: PLW0108 - a test may put another in its place
+        self.store = MemoryStore(remember=REMEMBER, clock=lambda: self.store_clock())  # noqa: PLW0108 - a test may put another in its place
         self.schedule = schedule
         self.settings = settings
         self.posted: list[Posted] = []

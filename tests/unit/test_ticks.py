@@ -11,13 +11,11 @@ from zoneinfo import ZoneInfo
 import celery
 import pytest
 from celery import Celery
-from celery.beat import ScheduleEntry, Scheduler
-from celery.schedules import crontab, schedule
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from celery.beat import Scheduler
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from singleflight.celery.beat import SingleflightScheduler
-from singleflight.celery.schedule_times import SKEW, due_of, last_run, next_due, task_id, tick_id
+from singleflight.celery.schedule_times import Tick, later, rule_of, tick_of
 from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.stores.memory import MemoryStore
@@ -25,67 +23,50 @@ from tests.support.replica import NOON, Clock, Place, Posted, Recorder, Replica
 from tests.support.waiting import until
 
 
-def entry(when: Any, last: datetime, zone: str = "UTC") -> ScheduleEntry:
-    """Return an entry as beat has it."""
-    app = Celery("entry", set_as_current=False)
-    app.conf.timezone = zone
-    return ScheduleEntry(
-        name="e", task="t", schedule=when, last_run_at=last.astimezone(ZoneInfo(zone)), app=app
-    )
-
-
-def test_a_ticks_name_is_the_same_whatever_the_zone_it_is_written_in() -> None:
-    """An instant names one tick, in whichever zone a replica counts, and can be read back from the name."""
+def test_a_tick_can_be_read_back_from_its_name() -> None:
+    """What a replica was told about a tick stands in its run id, whatever the entry is called."""
     berlin = NOON.astimezone(ZoneInfo("Europe/Berlin"))
+    tick = Tick("a@b/c", NOON, NOON + timedelta(seconds=5.000001), NOON + timedelta(hours=1), "1a2b3c4d")
 
-    assert tick_id("e", berlin) == tick_id("e", NOON)
-    assert due_of(tick_id("a@b", NOON)) == NOON
-    assert due_of("written by hand") is None
-    assert task_id("key", tick_id("e", NOON)) != task_id("other", tick_id("e", NOON))
-
-
-@pytest.mark.parametrize(
-    "when", [5.0, schedule(5.0, relative=True), crontab(), crontab("0", "2"), crontab(month_of_year="2")]
-)
-def test_the_next_due_instant_does_not_depend_on_the_clock(when: Any) -> None:
-    """Asked at any later time, an entry names the same instant as the first after its last run."""
-    asked_at_once = next_due(entry(when, NOON))
-
-    assert asked_at_once > NOON
-    assert next_due(entry(when, NOON)) == asked_at_once
+    assert tick_of("a@b/c", tick.run_id) == tick
+    assert Tick("e", berlin, berlin).run_id == Tick("e", NOON, NOON).run_id
+    assert tick_of("e", Tick("e", None, NOON).run_id) == Tick("e", None, NOON)
+    assert tick_of("e", f"e@{NOON.isoformat()}") == Tick("e", None, NOON), "as an older version wrote it"
+    assert tick_of("e", "written by hand") is None
 
 
-@settings(deadline=None)
-@given(
-    last=st.datetimes(datetime(2024, 1, 1), datetime(2026, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
-    hour=st.integers(0, 23),
-    minute=st.integers(0, 59),
-    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"]),
-)
-def test_a_crontab_is_due_after_its_last_run_and_within_a_day_or_so(
-    last: datetime, hour: int, minute: int, zone: str
-) -> None:
-    """Over every change of the clocks, a daily entry is due next after its last run."""
-    due = next_due(entry(crontab(str(minute), str(hour)), last, zone))
+def test_who_follows_the_same_run_sends_under_the_same_task_id() -> None:
+    """Two replicas that take one run for the last send copies, and not two messages."""
+    one, other, next_one = (Tick("e", NOON, NOON + timedelta(seconds=n)) for n in (1, 2, 2))
+    next_one = Tick("e", one.at, next_one.at)
 
-    assert timedelta(0) < due - last <= timedelta(hours=25, seconds=1)
+    assert one.task_id("key") == other.task_id("key") != next_one.task_id("key")
+    assert one.task_id("key") != one.task_id("other key")
 
 
-def test_an_interval_goes_on_from_its_due_instant_unless_the_next_one_has_passed() -> None:
-    """A tick that is a little late shifts nothing; one that comes after an outage begins a new rhythm."""
-    five = schedule(5.0)
-
-    assert last_run(five, NOON, NOON + timedelta(seconds=4.9)) == NOON
-    assert last_run(five, NOON, NOON + timedelta(seconds=7)) == NOON + timedelta(seconds=7)
-    assert last_run(five, NOON, NOON - timedelta(seconds=3)) == NOON, "sent by a clock that is ahead"
-    assert last_run(five, NOON, None) == NOON
-    assert last_run(five, NOON + SKEW * 2, NOON) == NOON, "a due instant that cannot be"
+@pytest.mark.parametrize("wait", [None, True, float("nan"), "soon", timedelta(seconds=1)])
+def test_a_wait_that_is_no_number_says_nothing(wait: Any) -> None:
+    """Of what a schedule may return, only numbers say when it wants to be asked again."""
+    assert later(NOON, wait) is None
+    assert later(NOON, float("inf")) > NOON
+    assert later(NOON, -1) == NOON
 
 
-def test_a_crontab_goes_on_from_when_it_ran_but_never_from_before_its_instant() -> None:
-    """A replica whose clock is ahead sends early; nobody takes the same instant for due again."""
-    assert last_run(crontab(), NOON, NOON - timedelta(seconds=3)) == NOON
-    assert last_run(crontab(), NOON, NOON + timedelta(seconds=3)) == NOON + timedelta(seconds=3)
+def test_schedules_are_told_apart_by_what_they_say_of_themselves() -> None:
+    """Settings that a repr tells make another rule; where an object lies in memory makes none."""
+
+    class Bare(BaseSchedule):
+        pass
+
+    class Failing(BaseSchedule):
+        def __repr__(self) -> str:
+            raise ValueError
+
+    app = Celery("rules", set_as_current=False)
+    assert rule_of(schedule(5.0, app=app)) != rule_of(schedule(6.0, app=app))
+    assert rule_of(schedule(5.0, app=app)) == rule_of(schedule(5.0, app=app))
+    assert rule_of(Bare(app=app)) == rule_of(Bare(app=app)) != rule_of(Failing(app=app))
+    assert rule_of(crontab(app=app, nowfun=object())) == rule_of(crontab(app=app, nowfun=object()))
 
 
 def test_three_replicas_send_what_one_would() -> None:
@@ -139,7 +120,8 @@ def test_a_tick_whose_replica_died_is_sent_under_the_same_id_by_another() -> Non
     place.run(seconds=11)
 
     assert place.times("ten") == [15.0, 20.0] or place.times("ten")[0] == pytest.approx(15.0, abs=0.3)
-    assert place.posted[0].task_id == task_id(heir.scheduler._ticks.key("ten"), claims[0])
+    key = heir.scheduler._ticks.key("ten")
+    assert place.posted[0].task_id == tick_of("ten", claims[0]).task_id(key)
 
 
 def test_publishing_that_fails_leaves_the_tick_due_for_everybody() -> None:
@@ -225,7 +207,7 @@ def test_a_replica_that_hangs_keeps_its_tick_for_no_longer_than_two_ttls(ttl: An
     entry_due = replica.scheduler.schedule["one"]
 
     assert replica.scheduler.is_due(entry_due).is_due
-    assert replica.scheduler._claimed.lease.max_hold == 7
+    assert replica.scheduler._due.claimed.lease.max_hold == 7
 
 
 def test_an_entry_whose_publishing_always_fails_does_not_hold_up_the_others() -> None:
@@ -322,8 +304,8 @@ def test_clocks_that_differ_by_seconds_change_no_rhythm(ahead: float, store_ahea
             replica.run()
 
     ids = {name: {one.task_id for one in place.posted if one.name == name} for name in ("ten", "cron")}
-    # A replica that is behind at noon sends the tick of noon as well.
-    assert len(ids["cron"]) == len(place.times("cron")) == 2 + (ahead < 0)
+    # All count from when the first one saw the entry: a replica that is behind does not send that of noon.
+    assert len(ids["cron"]) == len(place.times("cron")) == 2
     assert len(ids["ten"]) == len(place.times("ten"))
     assert 12 <= len(ids["ten"]) <= 13
 
