@@ -57,8 +57,8 @@ class DueEntries:
         last = self.follow(entry)
         if (rest := self._failing.get(entry.name, (0.0, 0.0))[0] - monotonic()) > 0:
             return Later(rest)
-        now = in_utc(entry.default_now())
         due, wait = self._ask(entry)
+        now = in_utc(entry.default_now())  # not before: the last run must not be earlier than what was due
         if not due:
             if told := later(now, wait):
                 self._told[entry.name] = told

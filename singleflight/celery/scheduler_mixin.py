@@ -20,6 +20,7 @@ import celery
 from celery.beat import Scheduler
 from celery.schedules import schedstate
 
+from singleflight.celery.beat_checks import of_window
 from singleflight.celery.beat_entries import counts_from_start, take_back
 from singleflight.celery.due_entries import DueEntries
 from singleflight.celery.publish import ticking
@@ -66,11 +67,18 @@ class SharedTicks(Scheduler):
         self._ticks = Ticks(leases, runtime.prefix, ttl=ttl)
         latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
         self._due = DueEntries(self._ticks, super().is_due, latest)
+        self._runtime = runtime
         self._learned: set[str] = set()
+        self._checked: set[str] = set()
         self._unlearned: list[Any] = []
         self._moves: dict[str, float] = {}
         self._closed = False
         super().__init__(app=app, **options)
+
+    @property
+    def remember(self) -> float:
+        """Seconds for which the store knows an entry's last tick."""
+        return self._ticks.remember
 
     # The loop
 
@@ -118,6 +126,10 @@ class SharedTicks(Scheduler):
                 self._due.follow(entry)
             if entry.name not in self._learned and not entry.total_run_count:
                 self._unlearned.append(entry)
+            if entry.name not in self._checked:
+                self._checked.add(entry.name)
+                if text := of_window(self._runtime, entry):
+                    logger.warning("singleflight: %s", text)
         super().populate_heap(*args, **kwargs)
 
     def _learn(self) -> None:

@@ -82,6 +82,11 @@ class Ticks:
         self._zero = 0.0
 
     @property
+    def remember(self) -> float:
+        """Seconds for which the store knows a tick."""
+        return self._leases.store.remember
+
+    @property
     def rests(self) -> float:
         """Seconds for which the store is not asked, because it has just failed or our clock is off."""
         return max(0.0, self._rests_until - monotonic())

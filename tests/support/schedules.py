@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,19 @@ class ByDayOnly:
         """Return a bare tuple, as the documentation of Celery allows."""
         left = self.every - _since(last_run_at, self.now())
         return (False, left) if left > 0 else (True, self.every)
+
+
+class Delayed(schedule):
+    """An interval with a ``nowfun`` of its own, of a clock that is an hour behind."""
+
+    def __init__(self, every: float) -> None:
+        """Be due every so many seconds of that clock."""
+        super().__init__(every, nowfun=self.behind)
+
+    def behind(self) -> datetime:
+        """Return what that clock shows."""
+        now: datetime = self.app.now()
+        return now.astimezone(UTC) - timedelta(hours=1)
 
 
 class Impatient(BaseSchedule):
@@ -89,13 +103,32 @@ LENIENT = ("impatient", "flagged", "failing")
 """Kinds that are due at no moment that can be named beforehand: whoever asks first finds out first."""
 
 
-def any_schedule(rng: Random, now: datetime, scale: float) -> tuple[str, Callable[[], Any]]:
+KINDS = (
+    "by day only",
+    "clocked",
+    "crontab",
+    "failing",
+    "flagged",
+    "impatient",
+    "interval",
+    "nowfun",
+    "relative",
+    "rrule",
+    "solar",
+    "zoned",
+)
+
+
+def any_schedule(
+    rng: Random, now: datetime, scale: float, *, only: str = ""
+) -> tuple[str, Callable[[], Any] | None]:
     """Return a random kind of schedule, and what makes one; ``scale``: seconds between ticks, roughly."""
     every = round(scale * rng.uniform(0.4, 2.5), rng.choice((0, 3, 6))) or 1.0
     kinds: dict[str, Callable[[], Any]] = {
         "interval": lambda: schedule(every),
         "relative": lambda: schedule(timedelta(seconds=max(1, round(every))), relative=True),
         "crontab": _any_crontab(rng, scale),
+        "nowfun": lambda: Delayed(every),
         "by day only": lambda: ByDayOnly(every),
         "impatient": lambda: Impatient(every, every / 3),
         "flagged": lambda: Flagged(every, every * 4),
@@ -103,7 +136,7 @@ def any_schedule(rng: Random, now: datetime, scale: float) -> tuple[str, Callabl
         **_of_others(rng, now, every),
     }
     kind = rng.choice(sorted(kinds))
-    return kind, kinds[kind]
+    return (only, kinds.get(only)) if only else (kind, kinds[kind])
 
 
 def _any_crontab(rng: Random, scale: float) -> Callable[[], crontab]:
@@ -117,6 +150,7 @@ def _any_crontab(rng: Random, scale: float) -> Callable[[], crontab]:
 def _of_others(rng: Random, now: datetime, every: float) -> dict[str, Callable[[], Any]]:
     """Return what packages that need not be installed have to offer."""
     found: dict[str, Callable[[], Any]] = {}
+    now = now.astimezone(UTC)  # in another zone, what others have to offer would count by the wall clock
     begin, step = now - timedelta(seconds=rng.randrange(1, 100)), max(1, round(every))
     try:
         from redbeat.schedules import rrule
@@ -125,12 +159,18 @@ def _of_others(rng: Random, now: datetime, every: float) -> dict[str, Callable[[
     else:
         until = rng.choice((None, now + timedelta(seconds=5 * step)))
         found["rrule"] = lambda: rrule("SECONDLY", dtstart=begin, interval=step, until=until)
+    with suppress(ImportError):
+        import ephem  # noqa: F401 - need not be there
+
+        place = rng.uniform(-60, 60), rng.uniform(-180, 180)
+        event = rng.choice(("sunrise", "sunset", "solar_noon", "dawn_civil"))
+        found["solar"] = lambda: solar(event, *place)
     try:
         from django_celery_beat.clockedschedule import clocked
         from django_celery_beat.tzcrontab import TzAwareCrontab
     except ImportError:
         return found
-    found["clocked"] = lambda: clocked(now.astimezone(UTC) + timedelta(seconds=step))
+    found["clocked"] = lambda: clocked(now + timedelta(seconds=step))
 
     class Zoned(TzAwareCrontab):
         """The same on the app's clock: it reads the machine's own."""

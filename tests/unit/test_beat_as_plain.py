@@ -1,0 +1,47 @@
+"""What our beat sends, beside what plain Celery beat sends, over random schedules and random clocks.
+
+`SINGLEFLIGHT_BEAT_SCHEDULES` says how many schedules are tried; 2,000 take some minutes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import celery
+import pytest
+
+from tests.support.beat_simulation import KINDS, Trial, faults, simulate
+
+SCHEDULES = int(os.environ.get("SINGLEFLIGHT_BEAT_SCHEDULES", "20"))
+AT_ONCE = 5
+"""How many of them are one test."""
+
+pytestmark = [
+    pytest.mark.skipif(
+        celery.VERSION < (5, 7), reason="older Celery floods where a schedule names its own next"
+    ),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, AT_ONCE))
+def test_one_replica_sends_what_plain_beat_sends_and_three_double_and_lose_none(first: int) -> None:
+    """Over random schedules one replica sends the same at the same instants; three send what one would."""
+    for seed in range(first, first + AT_ONCE):
+        trial = Trial(seed)
+
+        assert simulate(trial).sent() == simulate(trial, plain=True).sent(), trial
+        assert faults(trial, simulate(trial, replicas=3)) == [], trial
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schedule_of_any_kind_is_sent_as_plain_beat_sends_it(kind: str) -> None:
+    """Celery's own, those of other packages and those of a user: each is asked as Celery asks it."""
+    trial = Trial(len(kind), only=kind)
+    if not trial.entries:
+        pytest.skip(f"{kind} needs a package: pip install ephem celery-redbeat django-celery-beat")
+    sent = simulate(trial).sent()
+
+    assert sent == simulate(trial, plain=True).sent()
+    assert sent
+    assert faults(trial, simulate(trial, replicas=3)) == []
