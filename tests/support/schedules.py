@@ -135,7 +135,8 @@ def any_schedule(
         "failing": lambda: Failing(every, every * 3),
         **_of_others(rng, now, every),
     }
-    kind = rng.choice(sorted(kinds))
+    # In one heap with others, which Celery orders by the clock of each, a clock of its own holds them up.
+    kind = rng.choice(sorted(set(kinds) - {"nowfun"}))
     return (only, kinds.get(only)) if only else (kind, kinds[kind])
 
 
