@@ -238,6 +238,13 @@ class Replicas:
             found[task_id] = min(tick, found.get(task_id, tick), key=lambda one: one.at)
         return found
 
+    def known(self, name: str) -> bool:
+        """Return whether the store knows anything of an entry."""
+        store = RedisStore(self.store.url)
+        look = store.peek(self.key(name))
+        store.close()
+        return look is not None
+
     def key(self, name: str) -> str:
         """Return the key of an entry's record."""
         return lease_key("singleflight:beat", name)
