@@ -10,7 +10,6 @@ from celery.schedules import crontab, schedule
 
 from singleflight.celery.task import SingletonTask
 from singleflight.options import Singleton
-from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +54,7 @@ def of_window(runtime: Runtime, entry: Any) -> str | None:
     if not isinstance(task, SingletonTask) or period is None:
         return None
     own = (entry.options or {}).get("singleton")
-    policy = runtime.policy_of(task, Carried(own if own is False or isinstance(own, Singleton) else None))
+    policy = runtime.policy_of(task, own if own is False or isinstance(own, Singleton) else None)
     if policy is None or policy.window < period:
         return None
     return (
