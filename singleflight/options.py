@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import Enum
 from importlib import import_module
 from types import MappingProxyType
-from typing import Final, Literal, NoReturn, get_args
+from typing import Final, Literal, NoReturn, Self, get_args
 
 from singleflight.errors import ConfigurationError
 
@@ -168,6 +168,17 @@ class Singleton:
     queue_ttl: float | timedelta | Unset | None = UNSET
     on_store_error: OnStoreError | Unset = UNSET
     on_lost: OnLost | Unset = UNSET
+
+    def __new__(cls, *_: object, **given: object) -> Self:
+        """Refuse an option that there is not, naming the nearest one."""
+        for option in given:
+            if option not in _CHECKS:
+                import difflib  # noqa: PLC0415 - slow to load, and only a mistake needs it
+
+                near = difflib.get_close_matches(option, _CHECKS, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise ConfigurationError(f"{option} is no option; {hint}The options are {', '.join(_CHECKS)}")
+        return object.__new__(cls)  # `super` is lost where slots make another class
 
     def __post_init__(self) -> None:
         for option, value in self._given().items():

@@ -38,9 +38,9 @@ def open_store(
     for entry in entry_points(group="singleflight.stores", name=scheme):
         store: Store = entry.load()(url, timeout=timeout, remember=remember, **options)
         return store
-    known = sorted(entry.name for entry in entry_points(group="singleflight.stores"))
+    known = ", ".join(sorted(entry.name for entry in entry_points(group="singleflight.stores")))
     raise ConfigurationError(
-        f"no store for the scheme {scheme!r}; known are {', '.join(known)}. Write a URL such as redis://host:6379/0"
+        f"no store for the scheme {scheme!r}: write a URL such as redis://host:6379/0; known are {known}"
     )
 
 

@@ -231,7 +231,11 @@ def test_a_wait_that_is_over_is_a_conflict(own_taken: Program, options: list[str
         (["redis://host/0/", "true"], "append its name: redis://host/0/NAME"),
         (["sqlite:///leases.db", "true"], "append its name: sqlite:///leases.db/NAME"),
         (["postgresql://host/database", "true"], "append its name: postgresql://host/database/NAME"),
-        (["nowhere://host/nightly", "true"], "no store for the scheme 'nowhere'"),
+        (
+            ["nowhere://host/nightly", "true"],
+            "no store for the scheme 'nowhere': write a URL such as redis://host:6379/0",
+        ),
+        (["redis://host/0/nightly", "--ttl", "5", "true"], "write the options of run before it"),
         (["LEASE", "--"], "nothing to run"),
     ],
 )

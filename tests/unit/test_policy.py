@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import json
 import math
@@ -472,3 +473,19 @@ def test_a_foreign_header_is_refused(header: object) -> None:
     """A header may come from anyone, so unknown options and wrong values never reach a decision."""
     with pytest.raises(ConfigurationError):
         Singleton.from_header(header)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on_conflct": "skip"}, "on_conflct is no option; did you mean on_conflict"),
+        ({"unique_on": "a"}, "unique_on is no option; The options are by, window"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest_one(given: dict[str, Any], said: str) -> None:
+    """Where it is written; what is spelt right is copied, pickled and changed as before."""
+    with pytest.raises(ConfigurationError, match=said):
+        Singleton(**given)
+    right = Singleton(by="a", ttl=3)
+    assert pickle.loads(pickle.dumps(right)) == copy.deepcopy(right) == right
+    assert dataclasses.replace(right, ttl=4).ttl == 4

@@ -61,7 +61,7 @@ error, 124 --timeout, 100 usage, 126 not executable, 127 not found.
     "--kill-after",
     type=duration,
     help="From TERM to KILL, at --timeout and at a lost lease; if given, also after a TERM that is sent to "
-    "singleflight. At most a third of the ttl.  [default: 5s, or a sixth of the ttl]",
+    "singleflight. At most a third of the ttl.  [default: 5s, or a sixth of the ttl if that is less]",
 )
 @click.option("--prefix", envvar="SINGLEFLIGHT_PREFIX", default=PREFIX, help="What all keys start with.")
 @click.option(
@@ -94,6 +94,8 @@ def run(
     argv = argv[1:] if argv[0] == "--" else argv
     if not argv:
         raise Failure("there is nothing to run; write the command after the URL", Exit.USAGE)
+    if argv[0].startswith("-"):
+        raise Failure(f"{argv[0]} stands after the URL; write the options of run before it", Exit.USAGE)
     try:
         policy = resolve(Singleton(ttl=ttl, window=window))  # refuses wrong values by name
         address = locate(url, store_url(url, url_file))
