@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from celery import Celery
+from celery.concurrency.solo import TaskPool
 from dramatiq.brokers.stub import StubBroker
 
 from singleflight.celery import install
@@ -45,7 +46,7 @@ def start(app: Celery) -> None:
     """Do what a worker does before it takes its first message."""
     app.task(shared=False, name="risky", singleton=True)(nothing)
     app.finalize()
-    SetUp(SimpleNamespace(app=app))
+    SetUp(SimpleNamespace(app=app, pool_cls=TaskPool))
 
 
 def test_a_worker_says_once_that_its_store_may_forget_leases(
