@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from singleflight import Lease
 from singleflight.events import short_key
+from singleflight.keys import KeyRule, lease_key
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores import open_store
 from tests.support.bodylog import VARIABLE, BodyLog, overlaps
@@ -136,6 +138,30 @@ def test_doctor_looks_at_the_app(place: dict[str, str], tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert "1 singleton tasks" in done.stdout
+
+
+def test_doctor_notices_another_app_under_the_same_prefix(
+    server: ValkeyServer, place: dict[str, str], tmp_path: Path
+) -> None:
+    """A task that the app does not have holds a key of its prefix; a plain lease there is no other app."""
+    prefix = "neighbours"
+    (tmp_path / "shop.py").write_text(APP.replace('prefix="shop"', f"prefix={prefix!r}"))
+    leases = Leases(open_store(server.url))
+    alone = celery(place, tmp_path, "doctor")
+    plain = leases.claim(Request(lease_key(prefix, "cron.nightly"), "cron.nightly", "1", new_token()))
+    with_plain = celery(place, tmp_path, "doctor")
+    rule = KeyRule(prefix=prefix, task="crm.render", signature=inspect.signature(lambda page: page), by="*")
+    other = leases.claim(Request(rule.key((7,), {}) or "", "crm.render", "2", new_token()))
+    with_other = celery(place, tmp_path, "doctor")
+    for lease in (plain, other):
+        assert isinstance(lease, Lease)
+        lease.release()
+    leases.store.close()
+
+    words = "keys of tasks that this app does not have"
+    assert words not in alone.stdout
+    assert words not in with_plain.stdout
+    assert f"{words}: crm.render" in " ".join(with_other.stdout.split())
 
 
 def test_counters_of_prefork_workers_agree_with_what_ran(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from singleflight.celery.checks import findings
@@ -9,13 +10,22 @@ from singleflight.celery.runtime import key_rule
 from singleflight.celery.task import SingletonTask
 from singleflight.cli.doctor.celery_beat import of_beat
 from singleflight.cli.doctor.findings import Finding, Level
-from singleflight.errors import ConfigurationError
+from singleflight.errors import ConfigurationError, SingleflightError
+from singleflight.keys import lease_key
+from singleflight.lease import Holder
+from singleflight.printable import printable
+from singleflight.stores.base import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from singleflight.celery.runtime import Runtime
     from singleflight.stores.base import Store
+
+KEYS_LOOKED_AT = 1000
+"""How many keys of the prefix are looked at for tasks that the app does not have."""
+
+STRANGERS_NAMED = 5
 
 
 def of_app(app: Any, store: Store | None) -> Iterator[Finding]:
@@ -46,6 +56,8 @@ def of_app(app: Any, store: Store | None) -> Iterator[Finding]:
     for text in findings(runtime, sound):
         yield Finding.said(Level.WARNING, text)
     yield from _of_countdowns(app, tasks)
+    if store is not None:
+        yield from _of_prefix(app, store)
     yield from of_beat(app, store)
 
 
@@ -71,3 +83,33 @@ def _of_countdowns(app: Any, tasks: list[Any]) -> Iterator[Finding]:
     else:
         what = f"a countdown or ETA beyond {visible:g} s makes the broker deliver copies, which wait or are"
         yield Finding(Level.OK, f"{what} dropped; {remedy}, if you use any")
+
+
+def _of_prefix(app: Any, store: Store) -> Iterator[Finding]:
+    """Look for keys of tasks that the app does not have: another app may use its prefix.
+
+    Two apps under one prefix take tasks of the same name for one. A key made of a name only may be a plain
+    lease, of `singleflight run` say, which rightly stands beside the app's own.
+    """
+    prefix = app.singleflight.prefix
+    if not isinstance(store, Listing):
+        return
+    strangers: set[str] = set()
+    try:
+        for key in islice(store.scan(prefix), KEYS_LOOKED_AT):
+            look = store.peek(key)
+            holder = None if look is None else Holder.decode(look.record.holder)
+            if holder is None or holder.task in app.tasks or key.startswith(f"{prefix}:beat:"):
+                continue
+            if key != lease_key(prefix, holder.task):
+                strangers.add(holder.task)
+    except SingleflightError:
+        return  # what the store cannot do has been said
+    if strangers:
+        named = ", ".join(map(printable, sorted(strangers)[:STRANGERS_NAMED]))
+        yield Finding(
+            Level.WARNING,
+            f"under the prefix {prefix!r} are keys of tasks that this app does not have: {named}; "
+            "another app that shares it takes a task of the same name for the same",
+            "give each app a singleflight_prefix of its own",
+        )
