@@ -29,6 +29,6 @@ def put(mode: str, store: str | None) -> None:
 
 
 def _hide_threads() -> None:
-    """Hide our threads, which stay for the life of a process: Celery's unit tests look for what a test leaves."""
+    """Hide our threads, which stay for the life of a process: Celery's unit tests look for new ones."""
     everyone = threading.enumerate
     threading.enumerate = lambda: [each for each in everyone() if not each.name.startswith("singleflight-")]
