@@ -27,6 +27,8 @@ NOTHING_LISTENS = "9"
 """The port for `discard`: where RabbitMQ would be asked if it is not there."""
 TRIES = 3
 """A test has failed if it failed this often."""
+RETRY_LIMIT = 900
+"""Seconds for one more try of all that failed; what it does not reach stays failed."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Result:
     """Those that failed at first and passed when they were run again, with what they said."""
     ended: str = ""
     """Empty, or why the run is not whole."""
+
+    @property
+    def failed(self) -> list[str]:
+        """The tests that failed."""
+        return [test for test, outcome in self.outcomes.items() if outcome == "failed"]
 
     def count(self, outcome: str) -> int:
         """Return how many tests ended so."""
@@ -62,14 +69,15 @@ def run(release: Release, suite: Suite, mode: str) -> Result:
     with ExitStack() as servers:
         environment = {**_inherited(), **_environment(release, suite, mode, servers)}
         result = _pytest(release, suite, environment, path.with_suffix(".log"), suite.arguments)
+        # What fails plain too makes no difference, and may take long to fail.
+        plain = None if mode == "plain" else load(kept(release, suite, "plain"))
         for _ in range(TRIES - 1):
-            failed = [test for test, outcome in result.outcomes.items() if outcome == "failed"]
+            failed = [test for test in result.failed if plain is None or plain.outcomes.get(test) == "passed"]
             if not failed or result.ended:
                 break
             options = _without_files(suite.arguments)
-            retried = _pytest(
-                release, suite, environment, path.with_suffix(".again.log"), (*failed, *options)
-            )
+            log = path.with_suffix(".again.log")
+            retried = _pytest(release, suite, environment, log, (*failed, *options), RETRY_LIMIT)
             result = _merge(result, retried)
     path.write_text(json.dumps(asdict(result), indent=1))
     return result
@@ -122,7 +130,12 @@ def _without_files(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pytest(
-    release: Release, suite: Suite, environment: dict[str, str], log: Path, arguments: tuple[str, ...]
+    release: Release,
+    suite: Suite,
+    environment: dict[str, str],
+    log: Path,
+    arguments: tuple[str, ...],
+    limit: float | None = None,
 ) -> Result:
     outcomes = log.with_suffix(".jsonl")
     outcomes.unlink(missing_ok=True)
@@ -138,11 +151,11 @@ def _pytest(
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            code = child.wait(timeout=suite.limit)
+            code = child.wait(timeout=limit or suite.limit)
             if code not in (0, 1):
                 ended = f"pytest ended with {code}; see {log}"
         except subprocess.TimeoutExpired:
-            ended = f"ended after {suite.limit:g} s; see {log}"
+            ended = f"ended after {limit or suite.limit:g} s; see {log}"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # its own group: nothing of the suite outlives it
