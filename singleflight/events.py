@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
-import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from singleflight.errors import ConfigurationError, LeaseLost
+from singleflight.errors import ConfigurationError
 from singleflight.identity import message_id_of
+from singleflight.log import MOST_SAID, logger, struck
 from singleflight.printable import printable
 
 if TYPE_CHECKING:
@@ -22,63 +20,6 @@ if TYPE_CHECKING:
     from singleflight.lease import Holder
 
     Listener = Callable[["Event"], None]
-
-
-MOST_SAID = 2000
-"""Characters of one argument of a log line."""
-
-
-class _Escaping(logging.Filter):
-    """Lets nothing foreign into a log line that a terminal would obey, or that looks like another line."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                arg if isinstance(arg, int | float | None) else printable(arg, MOST_SAID)
-                for arg in record.args
-            )
-        return True
-
-
-STRIKES: list[type[BaseException]] = [LeaseLost]
-"""Errors that are raised into a thread from outside, to end what it does; frameworks add their own."""
-
-
-def struck(error: BaseException) -> bool:
-    """Whether an error was raised into this thread from outside: then no guard may swallow it.
-
-    Such an error has no text, because Python makes it from its class alone.
-    """
-    return isinstance(error, tuple(STRIKES)) and not error.args
-
-
-class Logger(logging.LoggerAdapter[logging.Logger]):
-    """The logger ``singleflight``, whose filters and handlers may fail without harm to whoever logs.
-
-    They are the user's code, and run in the middle of ours, a thread that renews leases among them.
-    """
-
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Write a line to the log; if that fails, to stderr."""
-        if not self.logger.isEnabledFor(level):
-            return
-        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-        try:
-            self.logger.log(level, msg, *args, **kwargs)
-        except Exception as error:
-            if struck(error):
-                raise
-            # As `logging` does with the errors of its handlers; beyond stderr there is nobody left to tell.
-            with suppress(Exception):
-                line = str(msg) % args if args else msg
-                sys.stderr.write(
-                    f"{printable(line, MOST_SAID)}\n{''.join(traceback.format_exception(error))}"
-                )
-
-
-_log = logging.getLogger("singleflight")
-_log.addFilter(_Escaping())
-logger = Logger(_log)
 
 _DIGEST = r":\{([0-9a-f]{32})\}\Z"
 """How a key ends that `singleflight.keys` wrote, after its prefix and its readable name.
@@ -300,11 +241,11 @@ class Notify:
 
     def heeds(self, kind: Kind) -> bool:
         """Return whether anybody hears events of this kind; others need not be made."""
-        return kind in self._heeded or _log.isEnabledFor(self._levels.get(kind, logging.WARNING))
+        return kind in self._heeded or logger.isEnabledFor(self._levels.get(kind, logging.WARNING))
 
     def _log(self, event: Event) -> None:
         level = self._levels.get(event.kind, logging.WARNING)
-        if _log.isEnabledFor(level):
+        if logger.isEnabledFor(level):
             logger.log(level, "%s", event, extra={"singleflight": event})
 
     def __call__(self, event: Event) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from singleflight.events import STRIKES
 from singleflight.leases import abort
+from singleflight.log import STRIKES
 
 STRIKES.append(SoftTimeLimitExceeded)  # it may strike in a listener, and must end the task all the same
 

@@ -11,7 +11,7 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from singleflight.celery import beat_checks
 from singleflight.celery.scheduler_mixin import SharedTicks
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from celery import Celery

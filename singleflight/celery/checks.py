@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps
 
 from singleflight.celery.task import SingletonTask
-from singleflight.events import logger
+from singleflight.log import logger
 from singleflight.stores import risks_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from singleflight.celery.beat_entries import counts_from_start, note_one_off
 from singleflight.celery.schedule_times import Last, in_utc, in_zone_of, later, rule_of
 from singleflight.celery.ticks import LOOK_AGAIN, Claimed, Later, Ticks, give_back
-from singleflight.events import logger
 from singleflight.lease import monotonic
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
 from singleflight.celery.state import arrival_of, state_of
 from singleflight.errors import StoreUnavailable
-from singleflight.events import struck
+from singleflight.log import struck
 from singleflight.policy import UNSET
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from singleflight.celery.abort import Abort
 from singleflight.celery.delivery import HEADER, Delivery, may_come_back
 from singleflight.celery.state import State, arrival_of, known_state, state_of
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
-from singleflight.events import Event, Kind, logger, short_key
+from singleflight.events import Event, Kind, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Lease, Outcome, Reason
+from singleflight.log import logger
 from singleflight.printable import printable
 from singleflight.tasks.decisions import (
     CROWD,

@@ -12,9 +12,9 @@ from celery import states
 
 from singleflight.celery import endings
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import struck
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Reason
+from singleflight.log import struck
 from singleflight.policy import UNSET
 from singleflight.tasks.publishing import between_attempts, knows
 

@@ -16,10 +16,10 @@ from singleflight.celery.delivery import Delivery, may_come_back
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.celery.state import PROPERTY, Arrival
 from singleflight.errors import SingleflightError
-from singleflight.events import logger
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import new_token
 from singleflight.leases.lanes import Lanes
+from singleflight.log import logger
 from singleflight.tasks.message import id_of, mapping
 
 GRACE = 1.0

@@ -12,11 +12,12 @@ from singleflight.celery import joining, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Notify, levels_of, logger, short_key
+from singleflight.events import Notify, levels_of, short_key
 from singleflight.identity import message_id_of
 from singleflight.keys import rule_of, stem
 from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases, Request
+from singleflight.log import logger
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release

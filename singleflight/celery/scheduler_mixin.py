@@ -27,8 +27,8 @@ from singleflight.celery.publish import ticking
 from singleflight.celery.schedule_times import in_utc, in_zone_of, later
 from singleflight.celery.ticks import Claimed, Later, Ticks, give_back
 from singleflight.errors import Conflict
-from singleflight.events import logger
 from singleflight.lease import monotonic
+from singleflight.log import logger
 from singleflight.policy import Singleton, resolve
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from singleflight.celery.schedule_times import FIRST, SKEW, Last, Tick, last_of
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Kind, Notify, logger
+from singleflight.events import Kind, Notify
 from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
+from singleflight.log import logger
 from singleflight.stores.base import INFINITE, Release
 
 if TYPE_CHECKING:

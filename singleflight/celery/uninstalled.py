@@ -14,7 +14,7 @@ from celery.signals import before_task_publish, worker_init, worker_process_init
 
 from singleflight.celery.delivery import option_of
 from singleflight.celery.upgrade import upgrade_all
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from celery import Celery

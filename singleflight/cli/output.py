@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from singleflight.cli.address import hidden, secrets_in
-from singleflight.events import logger
+from singleflight.log import logger
 from singleflight.printable import printable
 
 MOST_SAID = 10_000

@@ -14,10 +14,11 @@ from singleflight.dramatiq.abort import Abort
 from singleflight.dramatiq.delivery import write
 from singleflight.dramatiq.gate import Answer, Granted
 from singleflight.errors import StoreUnavailable
-from singleflight.events import Kind, about, logger, short_key
+from singleflight.events import Kind, about, short_key
 from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Outcome, Reason
 from singleflight.leases.releasing import release_of
+from singleflight.log import logger
 from singleflight.policy import UNSET
 from singleflight.printable import printable
 from singleflight.tasks.decisions import (

@@ -15,7 +15,7 @@ from singleflight.dramatiq.errors import Ended
 from singleflight.dramatiq.gate import OURS
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import Skipped
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

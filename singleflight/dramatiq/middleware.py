@@ -11,8 +11,9 @@ from singleflight.dramatiq import declared, errors, gate, marks, order
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.delivery import Delivery, carry
 from singleflight.dramatiq.runtime import Runtime
-from singleflight.events import Notify, levels_of, logger
+from singleflight.events import Notify, levels_of
 from singleflight.leases.keeper import process_keeper
+from singleflight.log import logger
 from singleflight.stores import STORE_TIMEOUT, risks_of
 from singleflight.stores.base import REMEMBER
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dramatiq.middleware import AgeLimit, ShutdownNotifications, TimeLimit
 
 from singleflight.dramatiq.errors import ConfigurationError
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from dramatiq import Broker, Middleware

@@ -14,10 +14,10 @@ from singleflight.api import run_around
 from singleflight.dramatiq.delivery import Delivery, carried_by, own_options
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
 from singleflight.keys import rule_of
 from singleflight.lease import Outcome
 from singleflight.leases.claiming import Leases, Request
+from singleflight.log import logger
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
 from singleflight.stores.base import Release

@@ -6,11 +6,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Kind, logger
+from singleflight.events import Kind
 from singleflight.lease import renewal_interval
 from singleflight.leases.breaker import Breaker
 from singleflight.leases.renewing import NEVER, Kept
 from singleflight.leases.timer import RETRY
+from singleflight.log import logger
 from singleflight.stores.base import Renewed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

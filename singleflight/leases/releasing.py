@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Subject, logger, short_key
+from singleflight.events import Subject, short_key
 from singleflight.lease import Outcome
+from singleflight.log import logger
 from singleflight.options import LONGEST
 from singleflight.stores.base import Release
 

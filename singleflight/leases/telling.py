@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from singleflight.events import logger, short_key
+from singleflight.events import short_key
 from singleflight.leases.lanes import Lanes
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Literal
 
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
 from singleflight.identity import LENGTH, is_mark, is_marked, message_id_of
 from singleflight.keys import MAX_KEY
+from singleflight.log import logger
 from singleflight.options import Singleton
 from singleflight.printable import printable
 from singleflight.tasks.decisions import PATIENCE

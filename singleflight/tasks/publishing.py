@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import Conflict, SingleflightError, StoreUnavailable
-from singleflight.events import NOT_SENT, Event, Kind, logger, short_key
+from singleflight.events import NOT_SENT, Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.breaker import Breaker
+from singleflight.log import logger
 from singleflight.options import LONGEST, SHORTEST
 from singleflight.stores.base import INFINITE
 

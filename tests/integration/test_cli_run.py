@@ -130,9 +130,11 @@ def test_waiters_are_told_in_the_order_in_which_they_came(
 
 def test_a_waiter_is_not_starved_by_those_who_do_not_wait(program: Program, store: Store, key: str) -> None:
     """After some seconds of waiting, a free lease is refused to whoever has not waited."""
-    with program.holding(), program.started("LEASE", "echo", "ran"):
+    with ExitStack() as holder, ExitStack() as waiter:
+        holder.enter_context(program.holding())
+        waiter.enter_context(program.started("LEASE", "echo", "ran"))
         until(lambda: (look := store.peek(key)) is not None and look.record.first)
-        store.evict(key)  # the lease is free until the waiter asks again, and then it runs
+        holder.close()  # the lease is free until the waiter asks again, and then it runs
         fresh = try_lease(store, "lk", prefix=key.partition(":")[0])
 
     assert isinstance(fresh, Busy)

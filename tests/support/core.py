@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from singleflight.errors import StoreUnavailable
-from singleflight.events import Notify, logger
+from singleflight.events import Notify
 from singleflight.keys import lease_key
 from singleflight.lease import Lease
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.leases.keeper import Keeper
+from singleflight.log import logger
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from singleflight.events import logger
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

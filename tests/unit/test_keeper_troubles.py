@@ -298,7 +298,7 @@ def test_a_time_limit_that_strikes_in_a_listener_ends_the_task(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard around listeners is for what they raise themselves."""
-    monkeypatch.setattr("singleflight.events.STRIKES", [_Limit])
+    monkeypatch.setattr("singleflight.log.STRIKES", [_Limit])
 
     def strike(_event: Event) -> None:
         raise _Limit

@@ -14,8 +14,9 @@ from singleflight.cli.operators.actions import _table
 from singleflight.cli.operators.entry import Entry
 from singleflight.cli.output import Failure, spoken
 from singleflight.errors import LeaseLost
-from singleflight.events import Event, Kind, logger
+from singleflight.events import Event, Kind
 from singleflight.lease import Busy, Holder, Reason
+from singleflight.log import logger
 from singleflight.printable import printable
 from singleflight.stores.base import Look, Record, Run
 

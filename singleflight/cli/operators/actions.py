@@ -17,8 +17,8 @@ from singleflight.cli.operators.access import who_asks
 from singleflight.cli.operators.entry import STATES, brief, in_order, named
 from singleflight.cli.output import Failure, on_stderr, speak, speak_of_leases, spoken
 from singleflight.errors import StoreUnavailable
-from singleflight.events import logger
 from singleflight.lease import renewal_interval
+from singleflight.log import logger
 from singleflight.printable import printable
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from singleflight.errors import ConfigurationError
-from singleflight.events import logger
 from singleflight.lease import monotonic
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
-from singleflight.events import struck
 from singleflight.lease import monotonic
+from singleflight.log import struck
 from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_claim, check_release
