@@ -12,8 +12,8 @@ from tests.integration.worker_app import TTL, app, work
 __all__ = ["app"]
 
 
-@shared_task(name="again", bind=True, singleton=Singleton(by="key", ttl=TTL, on_conflict="defer"))
-def again(self: Task, key: str, rounds: int, how: str = "apply_async") -> Any:
+@shared_task(name="resending", bind=True, singleton=Singleton(by="key", ttl=TTL, on_conflict="defer"))
+def resending(self: Task, key: str, rounds: int, how: str = "apply_async") -> Any:
     """Publish its own successor under its own id, until there have been enough rounds."""
     work(self, key)
     if rounds > 1:

@@ -66,7 +66,7 @@ def test_two_calls_under_one_id_at_once_are_two_calls(rig: Rig) -> None:
 def test_a_task_that_publishes_itself_under_its_own_id_goes_on(rig: Rig, how: str) -> None:
     """Each round is a new call, although id and headers are those of the round before."""
     key = f"self-{how}"
-    rig.app.send_task("again", (key, 4, how), task_id=f"{key}-id")
+    rig.app.send_task("resending", (key, 4, how), task_id=f"{key}-id")
 
     assert len(wait_runs(rig, key, 4)) == 4
 
