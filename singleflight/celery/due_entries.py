@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery.schedules import crontab
+
 from singleflight.celery.beat_entries import counts_from_start, note_one_off
 from singleflight.celery.schedule_times import Last, in_utc, in_zone_of, later, rule_of
 from singleflight.celery.ticks import LOOK_AGAIN, Claimed, Later, Ticks, give_back
@@ -64,7 +66,8 @@ class DueEntries:
                 self._told[entry.name] = told
             return Later(wait)
         rule = rule_of(entry.schedule)
-        if (rest := last.wait(now, rule)) > 0:
+        rest = max(last.wait(now, rule), _left_of_minute(entry.schedule, last, now, rule))
+        if rest > 0:
             return Later(rest)
         answer = self._ticks.claim(last.next(entry.name, now, wait, rule), last.run_id)
         if isinstance(answer, Last):
@@ -113,6 +116,18 @@ class DueEntries:
         claimed, self.claimed = self.claimed, None
         if claimed is not None:
             give_back(claimed.lease)
+
+
+def _left_of_minute(schedule: Any, last: Last, now: datetime, rule: str) -> float:
+    """Return for how many seconds a crontab that was sent in this minute is left alone.
+
+    A crontab is due once a minute at most. In the hour that autumn's change of clocks repeats, one of another
+    zone than the app's says that it is due whenever it is asked, and plain beat sends it each time.
+    """
+    if not isinstance(schedule, crontab) or not last.sent or last.at is None or last.rule != rule:
+        return 0.0
+    minute = now.replace(second=0, microsecond=0)
+    return 60.0 - (now - minute).total_seconds() if minute <= last.at <= now else 0.0
 
 
 def _rest(again: datetime | None, wait: Any, entry: Any) -> Any:

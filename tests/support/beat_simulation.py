@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from celery.schedules import maybe_schedule
+from celery.schedules import crontab, maybe_schedule
 
 from tests.support.replica import Clock, FakeTimeApp, Place, Recorder
 from tests.support.schedules import KINDS, LENIENT, any_schedule
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.replica import Posted, Replica
 
-__all__ = ["KINDS", "Outcome", "Trial", "faults", "simulate"]
+__all__ = ["KINDS", "Outcome", "Trial", "crowded", "faults", "simulate"]
 
 SCALES = (1.0, 40.0, 900.0, 20_000.0)
 """Seconds between two ticks, roughly: from the shortest to some hours."""
@@ -31,6 +31,7 @@ STARTS = (
     datetime(2026, 10, 31, 23, 30),  # noqa: DTZ001 - the same in America
     datetime(2027, 12, 31, 23, 58),  # noqa: DTZ001
 )
+FLOOD = timedelta(seconds=2)
 TURNS = 40
 """How often a beat looks, at most, in the time that it takes to send all that is due at once."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")
@@ -71,6 +72,8 @@ class Outcome:
 
     posted: list[Posted]
     looked: list[datetime]
+    flooded: bool = False
+    """Plain beat sent one entry again and again, as it does in an hour that a change of clocks repeats."""
 
     def sent(self) -> list[tuple[datetime, str]]:
         """Return when what was sent."""
@@ -105,8 +108,26 @@ def simulate(trial: Trial, *, replicas: int = 1, plain: bool = False) -> Outcome
         place.clock.now = now
         pause = place.replicas[number].scheduler.tick()
         looked.append(now)
+        if plain and floods(place.posted):
+            return Outcome(place.posted, looked, flooded=True)
         wakes[number] = now + timedelta(seconds=max(0.0, pause or 0.0) + late(chance, trial, pause))
     return Outcome(place.posted, looked)
+
+
+def floods(posted: list[Posted]) -> bool:
+    """Return whether the last messages are all of one entry, and sent within two seconds."""
+    last = posted[-20:]
+    return len(last) == 20 and len({one.name for one in last}) == 1 and last[-1].at - last[0].at < FLOOD
+
+
+def crowded(trial: Trial, outcome: Outcome) -> list[tuple[str, datetime]]:
+    """Return which crontabs were sent twice in one minute, and when."""
+    minutes = [
+        (one.name, one.at.replace(second=0, microsecond=0))
+        for one in outcome.posted
+        if isinstance(trial.entries[one.name](), crontab)
+    ]
+    return sorted({minute for minute in minutes if minutes.count(minute) > 1})
 
 
 def late(chance: random.Random, trial: Trial, pause: float | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
@@ -148,6 +149,18 @@ def _any_crontab(rng: Random, scale: float) -> Callable[[], crontab]:
     return lambda: crontab(minute, hour, day_of_week=day)
 
 
+def zoned(minute: str, hour: str, zone: ZoneInfo) -> Any:
+    """Return django's crontab of a zone, on the app's clock: its own reads the machine's."""
+    from django_celery_beat.tzcrontab import TzAwareCrontab
+
+    class Zoned(TzAwareCrontab):
+        def nowfunc(self) -> datetime:
+            found: datetime = self.app.now().astimezone(self.tz)
+            return found
+
+    return Zoned(minute, hour, tz=zone)
+
+
 def _of_others(rng: Random, now: datetime, every: float) -> dict[str, Callable[[], Any]]:
     """Return what packages that need not be installed have to offer."""
     found: dict[str, Callable[[], Any]] = {}
@@ -167,22 +180,13 @@ def _of_others(rng: Random, now: datetime, every: float) -> dict[str, Callable[[
         event = rng.choice(("sunrise", "sunset", "solar_noon", "dawn_civil"))
         found["solar"] = lambda: solar(event, *place)
     try:
+        import django_celery_beat.tzcrontab  # noqa: F401 - need not be there
         from django_celery_beat.clockedschedule import clocked
-        from django_celery_beat.tzcrontab import TzAwareCrontab
     except ImportError:
         return found
     found["clocked"] = lambda: clocked(now + timedelta(seconds=step))
 
-    class Zoned(TzAwareCrontab):
-        """The same on the app's clock: it reads the machine's own."""
-
-        def nowfunc(self) -> datetime:
-            found: datetime = self.app.now().astimezone(self.tz)
-            return found
-
-    from zoneinfo import ZoneInfo
-
     zone = ZoneInfo(rng.choice(("America/St_Johns", "Asia/Kathmandu", "Europe/Berlin")))
     minute, hour = rng.choice(("*/3", "*/7", "30")), "*" if every < 3600 else rng.choice(("*", "2,3"))
-    found["zoned"] = lambda: Zoned(minute, hour, tz=zone)
+    found["zoned"] = lambda: zoned(minute, hour, zone)
     return found
