@@ -162,6 +162,7 @@ def followed_by(beat: Beat, state: str) -> bool:
     return state in beat.log().rpartition("Current schedule:")[2].partition("beat:")[0]
 
 
+@pytest.mark.timeout(240)  # a crontab's minute may be a whole one away
 def test_every_kind_of_schedule_in_django_is_sent_once(replicas: Replicas) -> None:
     """Two replicas send an interval, a crontab and a clocked entry once each, and a solar one not yet."""
     django(replicas)
