@@ -14,6 +14,7 @@ from celery.worker import state
 from celery.worker.control import Panel
 
 from singleflight.celery.request import SingletonRequest
+from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +36,19 @@ def _watched(command: Any) -> Any:
         try:
             return command(panel, *args, **kwargs)
         finally:
-            for request in _waiting(panel.consumer):
-                if _is_revoked(request):
-                    request.singleflight_leave()
+            _leave(panel.consumer)
 
     return revoke
+
+
+def _leave(consumer: Any) -> None:
+    """Free the slots of what is revoked; whatever goes wrong here, the command has done its work."""
+    try:
+        for request in _waiting(consumer):
+            if _is_revoked(request):
+                request.singleflight_leave()
+    except Exception:  # noqa: BLE001 - what a command does must not depend on ours
+        logger.exception("the slots of revoked runs are left to lapse, after an unexpected error")
 
 
 def _waiting(consumer: Any) -> Iterator[SingletonRequest]:

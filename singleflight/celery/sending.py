@@ -60,9 +60,16 @@ def watch_sending(app: Celery) -> None:
     app.send_task = send_task
 
 
+def _registered(app: Celery, name: str) -> Any:
+    """Return the task of a name, None if it is known elsewhere only."""
+    tasks = app._tasks  # noqa: SLF001 - `app.tasks` would finalize the app
+    # Not `get`: like Celery, take any registry that answers to `in` and `[]`.
+    return tasks[name] if name in tasks else None  # noqa: SIM401
+
+
 def _may_take_leases(app: Celery, name: str) -> bool:
     """Say whether a task is a singleton, or known elsewhere only."""
-    task = app._tasks.get(name)  # noqa: SLF001 - `app.tasks` would finalize the app
+    task = _registered(app, name)
     return task is None or isinstance(task, SingletonTask)
 
 
@@ -90,7 +97,7 @@ def _signatures(options: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _carry(app: Celery, name: str, options: dict[str, Any]) -> None:
-    task = app._tasks.get(name)  # noqa: SLF001 - `app.tasks` would finalize the app
+    task = _registered(app, name)
     if isinstance(task, SingletonTask):
         carry(task, options)
         return
@@ -103,7 +110,7 @@ def _carry(app: Celery, name: str, options: dict[str, Any]) -> None:
 
 def _check_takes_leases(app: Celery, name: str, call: object) -> None:
     """Refuse to ask for a lease for a task that is known here and can take none."""
-    task = app._tasks.get(name)  # noqa: SLF001 - see above
+    task = _registered(app, name)
     if task is None or isinstance(task, SingletonTask) or Singleton.from_call(call) is None:
         return
     raise ConfigurationError(

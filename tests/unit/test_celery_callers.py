@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, Task, chain, chord, signature
 from celery.contrib.abortable import AbortableAsyncResult, AbortableTask
 from celery.result import AsyncResult, EagerResult
+from celery.worker import state
+from celery.worker.control import Panel
 from kombu.utils.json import loads
 
 from singleflight import ConfigurationError, Conflict, Singleton
 from singleflight.celery import install
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.results import SingletonResult
+from singleflight.celery.revoking import watch_revocations
 from singleflight.celery.state import state_of
 from singleflight.lease import Reason
 from singleflight.stores.memory import MemoryStore
@@ -433,3 +437,48 @@ def test_a_wrong_option_of_a_call_is_refused_wherever_it_stands(app: Celery) -> 
             call()
     with pytest.raises(ConfigurationError, match="'windw' is an unknown option"):
         app.send_task("elsewhere", singleton={"windw": 3})
+
+
+class Bare:
+    """A registry that answers to ``in`` and ``[]`` only, all that Celery asks of one when sending."""
+
+    def __init__(self, tasks: Any) -> None:
+        self._tasks = tasks
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tasks[name]
+
+
+def test_a_registry_needs_no_more_than_celery_asks_of_it(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks are sent by name, known ones and others, whatever the app's registry is."""
+    install(app, MemoryStore())
+    app.task(name="known", shared=False, singleton=True)(body_of)
+    app.finalize()
+    monkeypatch.setattr(app, "_tasks", Bare(app._tasks))
+
+    for name in ("known", "elsewhere"):
+        app.send_task(name, kwargs={"key": "a"}, singleton=Singleton(ttl=9))
+
+    assert [message.headers["task"] for message in sent(app)] == ["known", "elsewhere"]
+
+
+def test_a_revocation_is_heeded_whatever_the_workers_timer_is(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look for waiting runs that fails is told in the log, and the command does what it did without us."""
+    install(app, MemoryStore())
+    watch_revocations()
+    panel = SimpleNamespace(
+        app=app, consumer=SimpleNamespace(timer=SimpleNamespace(schedule=SimpleNamespace(queue=7)))
+    )
+
+    answer = Panel.data["revoke"](panel, "revoked-by-hand")
+
+    assert "revoked" in answer["ok"]
+    assert "revoked-by-hand" in state.revoked
+    assert "slots of revoked runs" in caplog.text

@@ -19,7 +19,9 @@ def put(mode: str, store: str | None) -> None:
     @wraps(original)
     def init(self: Celery, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        install(self, store, enabled="observe" if mode == "observe" else True)
+        # In memory each app has a store of its own: the tests of one app trace the ids of another's again.
+        own = f"{store}{id(self)}" if store == "memory://" else store
+        install(self, own, enabled="observe" if mode == "observe" else True)
 
     Celery.__init__ = init
     if mode in ("observe", "singleton"):
