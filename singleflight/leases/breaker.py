@@ -38,6 +38,11 @@ class Breaker:
         """Whether the store is not to be asked now."""
         return bool(self._failure) and self._clock() < self._rests_until
 
+    @property
+    def failure(self) -> str:
+        """What the store's last failure was; empty if it has answered since."""
+        return self._failure
+
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Put a question to the store unless it rests.
 
@@ -64,9 +69,7 @@ class Breaker:
         with self._own_lock():
             now = self._clock()
             if self._failure and now < self._rests_until:
-                raise StoreUnavailable(
-                    f"not asked within {self._rest:g} s of its last failure: {self._failure}"
-                )
+                raise StoreUnavailable(f"{self._failure} (not asked again within {self._rest:g} s)")
             self._rests_until = now + self._rest
 
     def failed(self, error: object) -> None:

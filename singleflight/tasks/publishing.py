@@ -112,9 +112,8 @@ class Place:
             self.slots.ask(
                 lambda store: store.queue(self.key, run_id, ttl_ms=ttl_ms, running_too=self._running_too)
             )
-        except StoreUnavailable as error:
-            if self.slots.breaker.is_news():
-                self._tell(Kind.STORE_ERROR, f"sent, as all duplicates are for a while: {error}", run_id)
+        except StoreUnavailable:
+            self._tell_outage("sent, as all duplicates are for a while", run_id)
 
     def cancel(self, release: Release) -> None:
         """Let a run wait no longer that will never start; record that unless it has begun elsewhere."""
@@ -129,9 +128,8 @@ class Place:
         """Let a run wait no longer that will never start."""
         try:
             self.slots.ask(lambda store: store.unqueue(self.key, run_id))
-        except StoreUnavailable as error:
-            if self.slots.breaker.is_news():
-                self._tell(Kind.STORE_ERROR, f"its place is kept until it lapses: {error}", run_id)
+        except StoreUnavailable:
+            self._tell_outage("its place is kept until it lapses", run_id)
 
     def _is_over(self, busy: Busy) -> bool:
         # Under an id that has been published before, the result may be that of an earlier run.
@@ -142,6 +140,12 @@ class Place:
     @property
     def _running_too(self) -> bool:
         return self.policy.at_most_one == "waiting_or_running" and not self.publisher
+
+    def _tell_outage(self, what: str, run_id: str) -> None:
+        """Tell an outage once, with its cause: this request may not even have been put."""
+        breaker = self.slots.breaker
+        if breaker.is_news():
+            self._tell(Kind.STORE_ERROR, f"{what}: {breaker.failure}", run_id)
 
     def _tell(self, kind: Kind, reason: str, run_id: str, busy: Busy | None = None) -> None:
         holder = None if busy is None else busy.holder

@@ -170,6 +170,17 @@ def test_an_outage_is_reported_once_while_the_store_rests(clock: Core) -> None:
     assert clock.kinds() == [Kind.STORE_ERROR]
 
 
+def test_while_a_store_rests_its_cause_is_told_first(clock: Core) -> None:
+    """What helps is to know why it failed; that it is not asked again yet is the smaller part."""
+    clock.store.cut()
+    with pytest.raises(StoreUnavailable) as first:
+        clock.leases.claim(clock.request())
+    with pytest.raises(StoreUnavailable) as resting:
+        clock.leases.claim(clock.request())
+
+    assert str(resting.value) == f"{first.value} (not asked again within {REST:g} s)"
+
+
 def test_a_take_over_from_a_dead_holder_is_reported_as_one(core: Core) -> None:
     """Granted, and somebody died before."""
     dead = core.claim(ttl=2.0)
