@@ -41,7 +41,8 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
         return wrapped(app=app, **options)
     scheduler = _sharing(wrapped)(app=app, **options)
     if not options.get("lazy"):  # as Celery makes one to show in its banner
-        for text in beat_checks.findings(wrapped, scheduler, scheduler.remember):
+        own = beat_checks.findings(wrapped, scheduler, scheduler.remember)
+        for text in (*own, *scheduler.risks()):
             logger.warning("singleflight: %s", text)
     return scheduler
 

@@ -80,6 +80,10 @@ class SharedTicks(Scheduler):
         """Seconds for which the store knows an entry's last tick."""
         return self._ticks.remember
 
+    def risks(self) -> list[str]:
+        """Return what is dangerous about the store, one sentence with its remedy each."""
+        return self._ticks.risks()
+
     # The loop
 
     def tick(self, *args: Any, **kwargs: Any) -> float:

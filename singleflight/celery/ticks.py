@@ -19,6 +19,7 @@ from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.log import logger
+from singleflight.stores import risks_of
 from singleflight.stores.base import INFINITE, Release
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Ticks:
     def remember(self) -> float:
         """Seconds for which the store knows a tick."""
         return self._leases.store.remember
+
+    def risks(self) -> list[str]:
+        """Return what is dangerous about the store, one sentence with its remedy each."""
+        return risks_of(self._leases.store)
 
     @property
     def rests(self) -> float:

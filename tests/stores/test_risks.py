@@ -13,6 +13,7 @@ from celery.concurrency.solo import TaskPool
 from dramatiq.brokers.stub import StubBroker
 
 from singleflight.celery import install
+from singleflight.celery.beat import SingleflightScheduler
 from singleflight.celery.checks import SetUp, findings
 from singleflight.dramatiq import install as install_dramatiq
 from singleflight.stores import risks_of
@@ -75,6 +76,24 @@ def test_a_dramatiq_worker_says_it_too(evicting: ValkeyServer, caplog: pytest.Lo
     middleware.before_worker_boot(broker, None)  # type: ignore[arg-type]
 
     assert len(said(caplog, "maxmemory-policy")) == 1
+
+
+def test_a_beat_says_it_too(evicting: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and not for the scheduler that only shows itself in the banner; without the right, nothing."""
+    caplog.set_level(logging.WARNING, "singleflight")
+    install(app := Celery("beat", broker="memory://", set_as_current=False), evicting.url)
+    SingleflightScheduler(app, lazy=True)
+    assert said(caplog, "maxmemory-policy") == []
+
+    SingleflightScheduler(app)
+    (warning,) = said(caplog, "maxmemory-policy")
+    assert "allkeys-lru" in warning
+
+    caplog.clear()
+    blind = evicting.url.replace("redis://", "redis://blind:secret@")
+    install(app := Celery("blind", broker="memory://", set_as_current=False), blind)
+    SingleflightScheduler(app)
+    assert said(caplog, "maxmemory-policy") == []
 
 
 def test_a_sound_store_and_one_that_is_away_have_no_risks(valkey: ValkeyServer) -> None:
