@@ -9,7 +9,6 @@ stay the same (Celery's tracer keeps a reference to it), therefore its class is 
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from celery import exceptions
@@ -23,6 +22,7 @@ from singleflight.celery.runtime import key_rule
 from singleflight.celery.task import SingletonTask, declared
 from singleflight.errors import ConfigurationError
 from singleflight.policy import resolve
+from singleflight.tasks.placed import warn_at
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -55,10 +55,10 @@ def _watch_names(app: Celery) -> None:
         task = make(fun, *args, **options)
         ours = inspect.unwrap(getattr(task, "__wrapped__", fun))
         if options.get("singleton") and _place(ours) != _place(fun):
-            warnings.warn(
+            warn_at(
+                fun,
                 f"task {task.name} is declared by {_place(ours)} and by {_place(fun)}: only the first one "
                 "runs; give them different names",
-                stacklevel=2,
             )
         return task
 
@@ -118,7 +118,7 @@ def _check(task: Any, options: Any) -> None:
     policy = resolve(None, options, None)
     joining.check(task, policy)
     for text in key_rule(PREFIX, task, policy).warnings():
-        warnings.warn(text, stacklevel=2)
+        warn_at(task.run, text)
 
 
 def _has_own_call(cls: type) -> bool:

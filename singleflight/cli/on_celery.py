@@ -6,6 +6,7 @@ Celery imports this module whenever ``celery`` starts, so it is light.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,8 +37,10 @@ def singleflight(ctx: click.Context) -> None:
     app = ctx.obj.app
     if not hasattr(app, "singleflight"):
         raise Failure("the app has no leases; call singleflight.celery.install(app) where the app is made")
-    app.loader.import_default_modules()
-    app.finalize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # ours are doctor's findings
+        app.loader.import_default_modules()
+        app.finalize()
 
 
 @singleflight.command()

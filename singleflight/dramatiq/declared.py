@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from dramatiq.asyncio import async_to_sync
@@ -16,6 +15,7 @@ from singleflight.dramatiq.gate import gated, watched
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton, resolve
+from singleflight.tasks.placed import warn_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def prepare(actor: Actor[Any, Any], runtime: Runtime) -> None:
         policy = resolve(None, own, runtime.defaults)
         check(actor, policy)
         for text in runtime.key_rule(actor, policy).warnings():
-            warnings.warn(text, stacklevel=2)
+            warn_at(actor.fn, text)
     if isinstance(actor, SingletonActor):
         actor.singleflight = runtime
     actor.options["throws"] = (*_several(actor.options.get("throws")), *NOT_RETRIED)

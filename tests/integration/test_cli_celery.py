@@ -212,3 +212,20 @@ def _scraped(ports: list[int]) -> Counter[Any]:
                 if sample.name == "singleflight_events_total":
                     found[sample.labels["event"], sample.labels["reason"]] += int(sample.value)
     return found
+
+
+def test_a_warning_points_into_the_app_and_is_none_of_a_commands(
+    place: dict[str, str], tmp_path: Path
+) -> None:
+    """Python says it with file and line where the app is used; who lists leases has not asked about it."""
+    careless = '@app.task(name="shop.careless", singleton=True)\ndef careless(account_id):\n    pass\n'
+    (tmp_path / "shop.py").write_text(f"{APP}\n\n{careless}")
+    line = f"{APP}\n\n".count("\n") + 1
+    used = Program((sys.executable, "-c", "import shop; shop.app.finalize()"), "", place).run(cwd=tmp_path)
+    listed = celery(place, tmp_path, "ls")
+    doctor = celery(place, tmp_path, "doctor")
+
+    assert f"shop.py:{line}: UserWarning: task shop.careless takes account_id" in used.stderr
+    assert "careless" not in listed.stderr
+    assert "shop.careless takes account_id" in doctor.stdout
+    assert "careless" not in doctor.stderr
