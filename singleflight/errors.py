@@ -2,6 +2,7 @@
 
 SingleflightError
  ├── ConfigurationError   an option, URL or server set-up that cannot work
+ │    └── NotInstalled    a framework or a driver is missing; also a ModuleNotFoundError
  ├── Conflict             another run holds the key, and ``on_conflict="raise"``
  ├── Skipped              the outcome of a duplicate that was skipped
  ├── LeaseLost            this delivery no longer holds its lease
@@ -9,6 +10,8 @@ SingleflightError
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from singleflight.answers import Busy
 
@@ -22,6 +25,16 @@ class ConfigurationError(SingleflightError, ValueError):
 
     It is permanent: trying again does not help, so no ``on_store_error`` policy hides it.
     """
+
+
+class NotInstalled(ModuleNotFoundError, ConfigurationError):
+    """Raised when a package is missing that an extra brings; `name` is the package."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, remedy: str = "") -> Self:
+        """Name the package and what to type; ``remedy`` is what else would help."""
+        text = f'{package} is not installed; type: pip install "singleflight-tasks[{extra}]"{remedy}'
+        return cls(text, name=package)
 
 
 class Conflict(SingleflightError):

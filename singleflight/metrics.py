@@ -24,7 +24,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
-from singleflight.errors import ConfigurationError
+from singleflight.errors import NotInstalled
 from singleflight.events import Kind
 from singleflight.lease import Outcome, Reason
 
@@ -130,10 +130,6 @@ def _label(reason: str) -> str:
     return last if last in REASONS else ""
 
 
-def _not_installed(extra: str) -> ConfigurationError:
-    return ConfigurationError(f'{extra} is not installed; type: pip install "singleflight-tasks[{extra}]"')
-
-
 _known: WeakKeyDictionary[CollectorRegistry, _Meters] = WeakKeyDictionary()
 """By registry: it takes each name once, but a module may be imported where its listener has been sent to."""
 
@@ -142,7 +138,7 @@ def _prometheus_meters(registry: CollectorRegistry | None) -> _Meters:
     try:
         import prometheus_client  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _not_installed("prometheus") from error
+        raise NotInstalled.of("prometheus_client", "prometheus") from error
     where = prometheus_client.REGISTRY if registry is None else registry
     if where not in _known:
         _known[where] = _Prometheus(where)
@@ -179,7 +175,7 @@ def _global_meter() -> Meter:
     try:
         from opentelemetry import metrics  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _not_installed("opentelemetry") from error
+        raise NotInstalled.of("opentelemetry", "opentelemetry") from error
     return metrics.get_meter("singleflight")
 
 

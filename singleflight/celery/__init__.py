@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
+
+from singleflight.errors import NotInstalled
+
+if find_spec("celery") is None:
+    raise NotInstalled.of("celery", "celery")
 
 from celery.signals import task_postrun, worker_init
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from singleflight.errors import NotInstalled
+
+if find_spec("dramatiq") is None:
+    raise NotInstalled.of("dramatiq", "dramatiq")
 
 from singleflight.dramatiq import order
 from singleflight.dramatiq.actor import Duplicate, SingletonActor

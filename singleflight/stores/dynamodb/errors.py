@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.errors import ConfigurationError, NotInstalled, SingleflightError, StoreUnavailable
 
 # Other packages bring botocore alone. boto3 itself is imported where it is used, because that takes long.
 if not all(map(importlib.util.find_spec, ("boto3", "botocore"))):
-    raise ConfigurationError('this store needs the package boto3: pip install "singleflight-tasks[dynamodb]"')
+    raise NotInstalled.of("boto3", "dynamodb")
 
 from botocore import exceptions  # type: ignore[import-untyped]  # it ships no types
 

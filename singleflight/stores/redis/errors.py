@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 
-from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
+from singleflight.errors import ConfigurationError, NotInstalled, SingleflightError, StoreUnavailable
 from singleflight.stores.base import RECORD_VERSION
 
 try:
     from redis import exceptions
 except ImportError as error:
-    raise ConfigurationError(
-        'this store needs the package redis: pip install "singleflight-tasks[redis]"'
-    ) from error
+    raise NotInstalled.of("redis", "redis") from error
 
 driver = exceptions
 """The errors of redis-py, for those who need the package to be there."""

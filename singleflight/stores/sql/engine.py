@@ -10,14 +10,12 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from singleflight.errors import ConfigurationError
+from singleflight.errors import ConfigurationError, NotInstalled
 
 try:
     import sqlalchemy
 except ImportError as error:
-    raise ConfigurationError(
-        'this store needs the package SQLAlchemy: pip install "singleflight-tasks[sql]"'
-    ) from error
+    raise NotInstalled.of("sqlalchemy", "sql") from error
 
 from sqlalchemy import event, exc
 
@@ -75,9 +73,10 @@ def parse(text: str) -> URL:
     wanted = [driver] if driver else list(known)
     found = next((each for each in wanted if importlib.util.find_spec(known[each])), None)
     if found is None:
-        raise ConfigurationError(
-            f'no driver for {url.drivername}:// is installed: pip install "singleflight-tasks[sql]"'
-        )
+        # The extra brings the first one.
+        is_others = wanted[0] != next(iter(known))
+        remedy = f" and leave +{driver} out of the URL, or install {known[driver]}" if is_others else ""
+        raise NotInstalled.of(known[wanted[0]], "sql", remedy)
     return url.set(drivername=f"{name}+{found}")
 
 
