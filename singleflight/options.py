@@ -233,6 +233,22 @@ class Singleton:
         """
         return cls.from_header(value) if isinstance(value, Mapping) else cls.from_option(value)
 
+    @classmethod
+    def from_setting(cls, setting: str, value: object) -> Singleton | None:
+        """Read the options that a setting gives to all tasks: a `Singleton`, or a mapping of its options.
+
+        Raises:
+            ConfigurationError: for anything else, naming the setting.
+        """
+        if value is None or isinstance(value, Singleton):
+            return value
+        if not isinstance(value, Mapping):
+            raise ConfigurationError(f"{setting}={value!r} must be Singleton(...) or a dict of its options")
+        try:
+            return cls(**value)
+        except (TypeError, ConfigurationError) as error:
+            raise ConfigurationError(f"{setting}={value!r}: {error}") from None
+
     def to_header(self) -> dict[str, object]:
         """Return the given options as JSON keeps them, to travel in a message header.
 

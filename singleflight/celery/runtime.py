@@ -98,17 +98,7 @@ class Runtime:
     @cached_property
     def defaults(self) -> Singleton | None:
         """Options of every singleton task that says nothing else."""
-        value = self.setting("defaults")
-        if value is None or isinstance(value, Singleton):
-            return value
-        if isinstance(value, Mapping):
-            try:
-                return Singleton(**value)
-            except TypeError as error:
-                raise ConfigurationError(f"singleflight_defaults={value!r}: {error}") from None
-        raise ConfigurationError(
-            f"singleflight_defaults={value!r} must be Singleton(...) or a dict of its options"
-        )
+        return Singleton.from_setting("singleflight_defaults", self.setting("defaults"))
 
     @cached_property
     def visibility_timeout(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dramatiq import Message
@@ -28,7 +27,7 @@ from singleflight.tasks.message import Carried, tell_once
 from singleflight.tasks.publishing import Place, Slots, leave
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dramatiq import Actor, Broker
     from dramatiq.broker import MessageProxy
@@ -239,15 +238,9 @@ class Runtime:
 
 
 def _defaults(value: object) -> Singleton | None:
-    if isinstance(value, Mapping):
-        try:
-            value = Singleton(**value)
-        except TypeError as error:
-            raise ConfigurationError(f"defaults={value!r}: {error}") from None
-    if value is not None and not isinstance(value, Singleton):
-        raise ConfigurationError(f"defaults={value!r} must be Singleton(...) or a dict of its options")
-    resolve(None, None, value)
-    return value
+    defaults = Singleton.from_setting("defaults", value)
+    resolve(None, None, defaults)
+    return defaults
 
 
 def _open(broker: Broker, store: Store | str | None, *, timeout: float, remember: float) -> Store:
