@@ -49,10 +49,15 @@ class Outcome(StrEnum):
         return self in (Outcome.FINISHED, Outcome.FAILED, Outcome.CANCELLED)
 
 
+LONGEST_NAME = 200
+"""Characters of a task or a host that a store keeps of its holder: names may be of any length."""
+
+
 @lru_cache(maxsize=256)
 def _encoded(holder: Holder) -> str:
     """Return the text of a holder; a process claims for the same few tasks again and again."""
-    return json.dumps(holder, ensure_ascii=False, separators=(",", ":"))
+    shown = holder.task[:LONGEST_NAME], holder.host[:LONGEST_NAME], holder.pid
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
 @cache

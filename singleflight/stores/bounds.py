@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from singleflight.stores.base import Claim, Release
 
 MAX_NAME = 1000
-"""Characters of a run or a holder."""
+"""Characters of a run."""
+
+MAX_HOLDER = 3000
+"""Characters of a holder: two names and a number, with whatever JSON makes of their characters."""
 
 MAX_TOKEN = 100
 
@@ -33,7 +36,7 @@ def check_claim(claim: Claim) -> None:
     """
     _name("run_id", claim.run_id, least=1)
     _name("token", claim.token, least=1, most=MAX_TOKEN)
-    _name("holder", claim.holder)
+    _name("holder", claim.holder, most=MAX_HOLDER)
     if claim.after is not None:
         _name("after", claim.after)
     _number("attempt", claim.attempt, 0, INFINITE - 1)

@@ -10,7 +10,7 @@ import pytest
 from singleflight.errors import ConfigurationError
 from singleflight.lease import Granted, Outcome
 from singleflight.stores.base import INFINITE, Claim, Release
-from singleflight.stores.bounds import MAX_NAME, MAX_TOKEN
+from singleflight.stores.bounds import MAX_HOLDER, MAX_NAME, MAX_TOKEN
 from singleflight.testing.contract_base import LONG, Rules, claim, granted, look, release
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CLAIMS: dict[str, tuple[object, ...]] = {
     "wait_ms": DURATIONS,
     "run_id": ("", *NAMES),
     "token": ("", *NAMES),
-    "holder": NAMES,
+    "holder": ("x" * (MAX_HOLDER + 1), *NAMES[1:]),
     "after": (LENGTHY, 7),
 }
 RELEASES: dict[str, tuple[object, ...]] = {

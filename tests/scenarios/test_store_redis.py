@@ -116,6 +116,7 @@ def test_scenario_27_a_crash_at_any_moment_leaves_no_key_without_expiry(
 
 
 # One process that forks the victims: a fork is quick enough to be killed at any moment of a claim.
+# Each is left its first claim, so that a busy machine does not kill them all before.
 KILL_500_CLAIMS = """
 import os, random, signal, sys, time
 from singleflight.stores.base import Claim
@@ -123,11 +124,17 @@ from singleflight.stores.redis import RedisStore
 store, killed = RedisStore(sys.argv[1], timeout=5), 0
 store.claim(Claim("first", "run", 0, "token", 60_000))
 for number in range(500):
+    heard, told = os.pipe()
     pid = os.fork()
     if pid == 0:
         for turn in range(1_000_000):
             store.claim(Claim(f"{number}-{turn}", "run", 0, "token", 60_000, window_ms=turn % 2 * 60_000))
-    time.sleep(random.uniform(0, 0.02))
+            if turn == 0:
+                os.write(told, b"1")
+    os.read(heard, 1)
+    os.close(heard)
+    os.close(told)
+    time.sleep(random.uniform(0, 0.01))
     os.kill(pid, signal.SIGKILL)
     killed += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 print(killed)

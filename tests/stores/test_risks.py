@@ -55,7 +55,10 @@ def test_a_worker_says_once_that_its_store_may_forget_leases(
 ) -> None:
     """As doctor does, with the policy and the remedy; without the right to ask it says nothing."""
     caplog.set_level(logging.WARNING, "singleflight")
-    install(app := Celery("risks", broker="memory://", set_as_current=False), evicting.url)
+    install(
+        app := Celery("risks", broker="memory://", backend="cache+memory://", set_as_current=False),
+        evicting.url,
+    )
     start(app)
     (warning,) = said(caplog, "maxmemory-policy")
     assert "allkeys-lru" in warning

@@ -200,15 +200,15 @@ def test_a_task_that_cannot_be_asked_says_why(app: Celery) -> None:
     @bare.task(shared=False, name="uninstalled", singleton=True)
     def uninstalled() -> None: ...
 
-    @app.task(shared=False, name="strict", singleton=Singleton(by="account"))
-    def strict(account: int) -> None: ...
+    @app.task(shared=False, name="picky", singleton=Singleton(by="account"))
+    def picky(account: int) -> None: ...
 
     with pytest.raises(ConfigurationError, match=r"unguarded takes no lease.*singleton="):
         singleflight.celery.peek(plain)
     with pytest.raises(ConfigurationError, match=r"'bare'.*install"):
         singleflight.celery.peek(uninstalled)
     with pytest.raises(TypeError, match="account"):
-        singleflight.celery.peek(strict, acount=7)
+        singleflight.celery.peek(picky, acount=7)
 
 
 @pytest.mark.parametrize("settings", [{"enabled": False}, {"eager": False}])
