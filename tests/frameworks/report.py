@@ -43,9 +43,13 @@ def details(results: Mapping[str, Result]) -> Iterator[str]:
     plain = results.get("plain")
     for mode, result in results.items():
         if plain is not None and mode != "plain":
-            for test in differing(plain, result):
-                outcome, why = result.outcomes.get(test, "missing"), result.why.get(test, "")
-                yield f"  {mode}: {test} {outcome}: {_first_line(why)}"
+            changed = differing(plain, result)
+            for test in changed:
+                if outcome := result.outcomes.get(test):
+                    yield f"  {mode}: {test} {outcome}: {_first_line(result.why.get(test, ''))}"
+            missing = [test for test in changed if test not in result.outcomes]
+            if missing:
+                yield f"  {mode}: {len(missing)} did not run, the first of them {missing[0]}"
         for test, why in result.again.items():
             yield f"  {mode}: {test} needed a second try: {_first_line(why)}"
 

@@ -36,3 +36,6 @@ def test_the_table_counts_and_the_details_name_each_difference() -> None:
         "  installed: e skipped: ",
         "  installed: a needed a second try: Timeout",
     ]
+    assert list(details({"plain": PLAIN, "singleton": Result()})) == [
+        "  singleton: 5 did not run, the first of them a"
+    ]
