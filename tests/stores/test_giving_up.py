@@ -21,7 +21,7 @@ TRIES = 5
 """Of so many times the shortest counts: this machine may be busy, but it is not always."""
 
 LATE = 0.02
-"""Seconds for the requests of whoever gives up."""
+"""Seconds beyond the wait, and beyond what an attempt without one takes on this machine."""
 
 
 @pytest.fixture(params=["valkey", "redis7", "sqlite", "memory"])
@@ -68,12 +68,15 @@ def test_a_wait_ends_when_it_was_told_to(
     name = uuid.uuid4().hex
     held = try_lease(url, name)
     assert isinstance(held, Lease)
-    took = []
     with held:
-        for _ in range(TRIES):
-            began = monotonic()
-            attempt(url, name, wait)
-            took.append(monotonic() - began)
+        at_once = [_took(attempt, url, name, 0.0) for _ in range(TRIES)]
+        took = [_took(attempt, url, name, wait) for _ in range(TRIES)]
 
-    assert min(took) >= wait
-    assert min(took) <= wait + LATE, f"asked for {wait}, took {[round(each, 3) for each in took]}"
+    assert min(took) >= wait - 0.001  # they are rounded
+    assert min(took) <= wait + min(at_once) + LATE, f"asked for {wait}, took {took}, without a wait {at_once}"
+
+
+def _took(attempt: Callable[[str, str, float], None], url: str, name: str, wait: float) -> float:
+    began = monotonic()
+    attempt(url, name, wait)
+    return round(monotonic() - began, 3)

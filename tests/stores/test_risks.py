@@ -43,8 +43,10 @@ def nothing() -> None:
     """Be the body of a task."""
 
 
-def start(app: Celery) -> None:
-    """Do what a worker does before it takes its first message."""
+def start(url: str) -> None:
+    """Do what a worker does before it takes its first message; tasks that tests share may need results."""
+    app = Celery("risks", broker="memory://", backend="cache+memory://", set_as_current=False)
+    install(app, url)
     app.task(shared=False, name="risky", singleton=True)(nothing)
     app.finalize()
     SetUp(SimpleNamespace(app=app, pool_cls=TaskPool))
@@ -55,19 +57,14 @@ def test_a_worker_says_once_that_its_store_may_forget_leases(
 ) -> None:
     """As doctor does, with the policy and the remedy; without the right to ask it says nothing."""
     caplog.set_level(logging.WARNING, "singleflight")
-    install(
-        app := Celery("risks", broker="memory://", backend="cache+memory://", set_as_current=False),
-        evicting.url,
-    )
-    start(app)
+    start(evicting.url)
     (warning,) = said(caplog, "maxmemory-policy")
     assert "allkeys-lru" in warning
     assert "noeviction" in warning
 
     caplog.clear()
     blind = evicting.url.replace("redis://", "redis://blind:secret@")
-    install(app := Celery("blind", broker="memory://", set_as_current=False), blind)
-    start(app)
+    start(blind)
     assert said(caplog, "maxmemory-policy") == []
 
 
