@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,25 @@ def test_no_message_ends_the_workers_main_process(rig: Rig, forger: Forger, then
     assert set(states) == {"REVOKED" if then == "expired" else "FAILURE"}
     after = rig.send("probe", f"after-{then}")
     assert after.get(timeout=20) == after.id
+    assert rig.workers[0].child.alive
+
+
+def test_a_deferred_run_comes_back_under_its_own_id_whatever_its_body_says(
+    rig: Rig, forger: Forger, gate: Path
+) -> None:
+    """Celery lets a body replace the id that its message came with; an odd one ends a worker."""
+    waits = Carried(options=Singleton(on_conflict="defer"))
+    rig.send("probe", "embedded", gate=str(gate))
+    rig.wait_start("embedded")
+    runs = [str(uuid.uuid4()) for _ in range(3)]
+    for run_id, other in zip(runs, (["list"], {"a": 1}, "of-another"), strict=True):
+        headers = {"singleflight": waits.write(run_id, "probe")}
+        forger.publish("probe", ("embedded",), run_id=run_id, headers=headers, embed={"id": other})
+    until(lambda: rig.workers[0].logs().count("deferred, key probe:") >= len(runs), what="all to be deferred")
+    gate.touch()
+
+    until(lambda: len(rig.runs("embedded")) == 1 + len(runs), what="all to run")
+    assert not overlaps(rig.runs("embedded"))
     assert rig.workers[0].child.alive
 
 
