@@ -40,6 +40,7 @@ from singleflight.tasks.decisions import (
     deferral,
     next_step,
 )
+from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,8 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     """
     context = task.request
     eager, arrival = state_of(context).eager, arrival_of(context.properties)
+    if arrival is not None and (not isinstance(context.id, str) or id_of(context.id) != arrival.message_id):
+        context.id = arrival.message_id  # Celery lets a message's body replace the id that it came with
     delivery = Delivery.read(context.__dict__, task.name, arrival, eager=eager)
     slot = delivery.carried.slot
     try:

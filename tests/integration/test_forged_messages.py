@@ -163,6 +163,20 @@ def test_a_deferred_run_comes_back_under_its_own_id_whatever_its_body_says(
     assert rig.workers[0].child.alive
 
 
+def test_a_skipped_run_ends_under_its_own_id_whatever_its_body_says(
+    rig: Rig, forger: Forger, gate: Path
+) -> None:
+    """A duplicate whose body names another run leaves that run's result as it is."""
+    victim = rig.send("probe", "victim")
+    assert victim.get(timeout=20) == victim.id
+    rig.send("probe", "skipping", gate=str(gate))
+    rig.wait_start("skipping")
+    forged = forger.publish("probe", ("skipping",), embed={"id": victim.id})
+
+    assert rig.states([rig.app.AsyncResult(forged)]) == ["REVOKED"]
+    assert rig.states([victim]) == ["SUCCESS"]
+
+
 def test_no_message_closes_another_key_nor_frees_its_slot(rig: Rig, forger: Forger, gate: Path) -> None:
     """What a message names besides itself is believed of keys of its own task only."""
     coalesce = {"singleton": Singleton(on_conflict="coalesce")}
