@@ -20,7 +20,7 @@ from singleflight.leases.claiming import Leases, Request
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
-from singleflight.stores.base import REMEMBER, Release
+from singleflight.stores.base import REMEMBER, Release, Waits
 from singleflight.tasks.decisions import LONGEST_DEFERRAL, slot_wait
 from singleflight.tasks.keyless import key_of_run
 from singleflight.tasks.message import tell_once
@@ -267,7 +267,7 @@ class Runtime:
         )
         if key is None:
             return None
-        carried, wait, first = delivery.carried, 0.0, False
+        carried, wait = delivery.carried, 0.0
         must_run = carried.kin or delivery.returning
         # A run that joins, or is about to be skipped after an outage of the store, needs no turn of its own:
         # its reservation would only keep others out.
@@ -276,7 +276,7 @@ class Runtime:
         )
         patient = carried.patient and takes_turns
         if policy.one_waits or patient or (policy.at_publish and must_run):
-            wait, first = slot_wait(carried.deferrals), patient
+            wait = slot_wait(carried.deferrals)
         return Request(
             key=key,
             task=task.name,
@@ -286,7 +286,7 @@ class Runtime:
             ttl=policy.ttl,
             window=policy.window,
             wait=wait,
-            first=first,
+            waits=Waits.FIRST if patient else Waits.PASSED,
             max_hold=policy.max_hold,
             # Of a body that runs without an answer from the store nobody can say that it never began.
             returning=delivery.returning or policy.on_store_error == "run",

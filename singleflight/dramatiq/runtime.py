@@ -19,7 +19,7 @@ from singleflight.leases.claiming import Leases, Request
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
-from singleflight.stores.base import Release
+from singleflight.stores.base import Release, Waits
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.decisions import slot_wait
 from singleflight.tasks.keyless import key_of_run
@@ -230,7 +230,7 @@ class Runtime:
             ttl=policy.ttl,
             window=policy.window,
             wait=slot_wait(carried.deferrals) if waits else 0.0,
-            first=patient,
+            waits=Waits.FIRST if patient else Waits.PASSED,
             max_hold=policy.max_hold,
             # Of a body that runs without an answer from the store nobody can say that it never began.
             returning=delivery.kin or policy.on_store_error == "run",

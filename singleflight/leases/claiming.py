@@ -12,7 +12,7 @@ from singleflight.lease import Busy, Holder, Lease, Outcome, Reason
 from singleflight.leases.breaker import Breaker
 from singleflight.leases.keeper import process_keeper
 from singleflight.leases.releasing import release_of
-from singleflight.stores.base import Claim
+from singleflight.stores.base import Claim, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,7 @@ class Request(NamedTuple):
     window: float = 0.0
     after: str | None = None
     wait: float = 0.0
-    first: bool = False
-    listens: bool = False
+    waits: Waits = Waits.PASSED
     max_hold: float | None = None
     returning: bool = False
     """The run may have begun before: its window is not to be given back."""
@@ -131,8 +130,7 @@ def _claim(request: Request, holder: Holder) -> Claim:
         holder=holder.encode(),
         after=request.after,
         wait_ms=round(request.wait * 1000),
-        first=request.first,
-        listens=request.listens,
+        waits=request.waits,
     )
 
 

@@ -21,7 +21,7 @@ from singleflight.lease import Busy, Lease, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.policy import Singleton, resolve
 from singleflight.stores import as_store, is_store
-from singleflight.stores.base import Waking
+from singleflight.stores.base import Waits, Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +57,13 @@ def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[
 def in_line(leases: Leases, request: Request, deadline: float) -> Request:
     """Return the request of one who takes turns with others, if there is time and the store has a line."""
     if isinstance(leases.store, Waking) and deadline > monotonic():
-        return request._replace(wait=SLOT, first=True, listens=True)
+        return request._replace(wait=SLOT, waits=Waits.LISTENING)
     return request
 
 
 def leave_line(leases: Leases, request: Request) -> None:
     """Let the others pass, for one who gives up."""
-    if request.listens:
+    if request.waits is Waits.LISTENING:
         # A store that has just failed is not waited for: the place lapses within `SLOT` seconds.
         with suppress(SingleflightError):
             leases.breaker.ask(lambda: leases.store.unqueue(request.key, request.run_id))
@@ -107,7 +107,7 @@ def _until_granted(leases: Leases, request: Request, deadline: float, owner: Cal
 
 def _await_turn(store: Store, request: Request, busy: Busy, left: float) -> bool:
     """Wait until it may be worth asking again; False if the store does not help to wait."""
-    if not (request.listens and isinstance(store, Waking)):
+    if not (request.waits is Waits.LISTENING and isinstance(store, Waking)):
         return False
     try:
         store.await_turn(request.key, request.run_id, seconds=min(left, LONGEST_WAIT, busy.retry_after))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -25,14 +25,24 @@ REMEMBER = 7200.0
 """Seconds for which a record outlives its last use: the longest that a late copy is recognised."""
 
 
+class Waits(IntEnum):
+    """How a claim that asks for the waiting slot waits."""
+
+    PASSED = 0
+    """It asks again now and then, and fresh runs may go before it."""
+    FIRST = 1
+    """It has waited long: its slot is a reservation, and it passes that of another one that has."""
+    LISTENING = 2
+    """It is told when its time has come, and comes at once: its slot is a reservation that nobody passes."""
+
+
 class Claim(NamedTuple):
     """A delivery asks for the lease of a key.
 
     ``token`` is made before the first request, so that a claim whose reply was lost can be replayed.
     ``after`` is None, or the run that the record must still show (``""``: none yet) for the claim to go on
-    from it. ``wait_ms`` > 0 asks for the waiting slot; ``first``, for one that has waited long, makes that
-    slot a reservation and passes another's. ``listens`` stands in line for it; only a store that is `Waking`
-    has a line.
+    from it. ``wait_ms`` > 0 asks for the waiting slot, and ``waits`` says how; only a store that is `Waking`
+    can tell those who are `Waits.LISTENING`.
     """
 
     key: str
@@ -44,8 +54,7 @@ class Claim(NamedTuple):
     holder: str = ""
     after: str | None = None
     wait_ms: int = 0
-    first: bool = False
-    listens: bool = False
+    waits: Waits = Waits.PASSED
 
 
 class Renewal(NamedTuple):
@@ -171,8 +180,8 @@ class Store(Protocol):
         3. Live: SAME_RUN or RUNNING.
         4. Not resumed, and now is not past the window (the record's, or the last start plus the claim's
            own window; an equal instant is refused): WINDOW.
-        5. Not resumed, and another run's slot is alive and reserved: RESERVED; unless the claim asks for a
-           reservation too (``first``), and neither of the two ``listens``.
+        5. Not resumed, and another run's slot is alive and reserved: RESERVED; unless both have waited long
+           (`Waits.FIRST`).
         6. ``after`` given, and the record's run is neither empty, nor this run, nor ``after``: SUPERSEDED.
         7. Granted, with a fence above every earlier one, and at least the clock's microseconds.
 
@@ -240,7 +249,7 @@ class Waking(Protocol):
     """What a store may offer besides: to tell whoever waits that its time has come."""
 
     def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
-        """Return when the lease is free for this run, whose last claim was refused and ``listens``.
+        """Return when the lease is free for this run, whose last claim was refused `Waits.LISTENING`.
 
         Each release tells one run, in the order in which they came, and the waiting slot is its for a
         moment. May return early, and does return after ``seconds``: claim again either way.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from singleflight.lease import Busy, Granted, Holder, Outcome, Reason
-from singleflight.stores.base import INFINITE, RUNS_KEPT, Claim, Record, Release, Renewal, Renewed, Run
+from singleflight.stores.base import INFINITE, RUNS_KEPT, Claim, Record, Release, Renewal, Renewed, Run, Waits
 
 _MET = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)
 """Another run was in the way; the other reasons are about the claiming run itself."""
@@ -150,9 +150,8 @@ def _obstacle(
     # An equal instant is still inside the window: clocks of whole milliseconds cannot tell them apart.
     if not resumed and opens_ms and now_ms <= opens_ms:
         return Reason.WINDOW, opens_ms - now_ms + 1
-    has_waited = asked.first and not asked.listens
     if (
-        not (resumed or has_waited)
+        not (resumed or asked.waits is Waits.FIRST)
         and found.first
         and found.slot != asked.run_id
         and _slot_taken(found, now_ms)
@@ -219,13 +218,13 @@ def _slot_after_refusal(found: Record, asked: Claim, reason: Reason, now_ms: int
             return found
         if not asked.wait_ms:
             return _with_slot(found, "", 0)
-        if not asked.first:
+        if asked.waits is Waits.PASSED:
             # Its publisher may have asked for longer: a message can stay long in a broker's queue.
             until = max(found.slot_expires_ms, now_ms + asked.wait_ms)
             return _with_slot(found, asked.run_id, until)
     elif not (asked.wait_ms and reason in (Reason.RUNNING, Reason.WINDOW)) or _slot_taken(found, now_ms):
         return found
-    return _with_slot(found, asked.run_id, now_ms + asked.wait_ms, first=asked.first)
+    return _with_slot(found, asked.run_id, now_ms + asked.wait_ms, first=asked.waits is not Waits.PASSED)
 
 
 def _with_slot(record: Record, run_id: str, expires_ms: int, *, first: bool = False) -> Record:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singleflight.lease import Outcome, Reason
+from singleflight.stores.base import Waits
 from singleflight.testing.contract_base import LONG, Rules, granted, look, ran, refused, release
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class SlotRules(Rules):
     def test_an_eviction_frees_a_reserved_slot(self, store: Store, key: str) -> None:
         """A purged run that had reserved the key keeps no fresh one out; if it comes after all, it waits."""
         granted(store, key, "a")
-        refused(store, key, "purged", wait_ms=LONG, first=True)
+        refused(store, key, "purged", wait_ms=LONG, waits=Waits.FIRST)
         release(store, key, "a")
         reserved = refused(store, key, "fresh")
         store.evict(key)
@@ -106,7 +107,7 @@ class SlotRules(Rules):
     def test_a_reserved_slot_goes_first(self, store: Store, key: str) -> None:
         """While a reserved slot lives, a fresh run of another is refused; its own run is granted."""
         granted(store, key, "a")
-        refused(store, key, "b", wait_ms=LONG, first=True)
+        refused(store, key, "b", wait_ms=LONG, waits=Waits.FIRST)
         release(store, key, "a")
 
         busy = refused(store, key, "c")
@@ -118,7 +119,7 @@ class SlotRules(Rules):
     def test_a_reserved_slot_does_not_hold_back_a_started_run(self, store: Store, key: str) -> None:
         """A run that has started before goes on past a reservation: it is no duplicate."""
         granted(store, key, "a")
-        refused(store, key, "b", wait_ms=LONG, first=True)
+        refused(store, key, "b", wait_ms=LONG, waits=Waits.FIRST)
         release(store, key, "a", Outcome.RETRYING)
 
         granted(store, key, "a", 1)
@@ -144,16 +145,16 @@ class SlotRules(Rules):
         refused(store, key, "b", wait_ms=self.short)
         assert look(store, key).record.slot_expires_ms == published
 
-        refused(store, key, "b", wait_ms=self.short, first=True)
+        refused(store, key, "b", wait_ms=self.short, waits=Waits.FIRST)
         assert look(store, key).record.slot_expires_ms < published
 
     def test_those_who_have_waited_pass_each_others_reservation(self, store: Store, key: str) -> None:
         """A key that is free stands idle for nobody who asks for a reservation too; the reservation stays."""
         granted(store, key, "a")
-        refused(store, key, "b", wait_ms=LONG, first=True)
+        refused(store, key, "b", wait_ms=LONG, waits=Waits.FIRST)
         release(store, key, "a")
 
-        granted(store, key, "c", wait_ms=LONG, first=True)
+        granted(store, key, "c", wait_ms=LONG, waits=Waits.FIRST)
 
         record = look(store, key).record
         assert (record.slot, record.first) == ("b", True)
@@ -163,7 +164,7 @@ class SlotRules(Rules):
     def test_a_reservation_lapses(self, store: Store, clock: FakeClock | RealClock, key: str) -> None:
         """A reservation whose run never comes back holds nobody back after its time."""
         granted(store, key, "a")
-        refused(store, key, "b", wait_ms=self.short, first=True)
+        refused(store, key, "b", wait_ms=self.short, waits=Waits.FIRST)
         release(store, key, "a")
         clock.advance(self.lapse)
 
@@ -214,7 +215,7 @@ class SlotRules(Rules):
     def test_a_run_that_ends_waits_no_longer(self, store: Store, key: str) -> None:
         """A run that is ended before it came gives up its slot, whoever holds the lease."""
         granted(store, key, "a")
-        refused(store, key, "b", wait_ms=LONG, first=True)
+        refused(store, key, "b", wait_ms=LONG, waits=Waits.FIRST)
         release(store, key, "b", Outcome.CANCELLED)
 
         assert look(store, key).record.slot == ""

@@ -16,7 +16,7 @@ import valkey
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Granted, Reason
-from singleflight.stores.base import Renewed
+from singleflight.stores.base import Renewed, Waits
 from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis.errors import COMMANDS
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
@@ -263,11 +263,11 @@ def test_scenario_45_a_missing_command_is_named(
     def use_everything() -> None:
         granted(store, key, "a")
         for waiter in ("waiter", "next"):
-            refused(store, key, waiter, wait_ms=60_000, first=True, listens=True)
+            refused(store, key, waiter, wait_ms=60_000, waits=Waits.LISTENING)
         release(store, key, "a")
         store.await_turn(key, "waiter", seconds=1.0)
         for waiter in ("waiter", "next"):
-            ran(store, key, waiter, wait_ms=60_000, first=True, listens=True)
+            ran(store, key, waiter, wait_ms=60_000, waits=Waits.LISTENING)
         store.queue(key, "b", ttl_ms=60_000, running_too=False)
         store.unqueue(key, "b")
         look(store, key)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from singleflight.lease import Busy, Granted, Outcome
-from singleflight.stores.base import Claim, Record, Release, Renewal
+from singleflight.stores.base import Claim, Record, Release, Renewal, Waits
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
 from tests.stores.clocked import ClockedRedisStore
@@ -128,7 +128,7 @@ class Histories(RuleBasedStateMachine):
         expected = self.model.claim(
             self.now, run, attempt, token, ttl, window=window, after=after, wait=wait, first=first
         )
-        request = Claim(KEY, run, attempt, token, ttl, window, "", after, wait, first)
+        request = Claim(KEY, run, attempt, token, ttl, window, "", after, wait, Waits(first))
         answer = self.memory.claim(request)
         assert answer == self.valkey.claim(request)
         assert plain(answer) == expected

@@ -17,7 +17,7 @@ import redis
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Holder
 from singleflight.stores import open_store
-from singleflight.stores.base import Renewal, Renewed
+from singleflight.stores.base import Renewal, Renewed, Waits
 from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis.errors import driver, translated
 from singleflight.stores.redis.options import options_from_url
@@ -190,7 +190,7 @@ def test_a_wrong_password_is_permanent_and_never_shown(valkey: ValkeyServer, key
 )
 def test_a_server_that_lacks_what_leases_need_is_permanent(key: str, missing: str, kind: str) -> None:
     """In a script too it is no outage, for which runs would be deferred for ever: the error names it."""
-    listens = {"wait_ms": 5000, "first": True, "listens": True}
+    listens = {"wait_ms": 5000, "waits": Waits.LISTENING}
 
     def try_all(store: RedisStore) -> None:
         granted(store, key, "a")

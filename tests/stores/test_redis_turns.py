@@ -18,7 +18,7 @@ from singleflight.lease import Busy, Granted, Outcome, Reason
 from singleflight.leases import waiting as asking
 from singleflight.leases.claiming import new_token
 from singleflight.stores import open_store
-from singleflight.stores.base import Claim, Release
+from singleflight.stores.base import Claim, Release, Waits
 from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis import store as redis_store
 from tests.support.servers import ValkeyServer
@@ -116,7 +116,7 @@ def test_a_waiter_that_died_delays_the_others_only(server: ValkeyServer, name: s
     store = RedisStore(server.url, timeout=10)
     dead = Claim(
         lease_key("singleflight", name), "dead", 0, new_token(), 30_000,
-        wait_ms=500, first=True, listens=True,
+        wait_ms=500, waits=Waits.LISTENING,
     )  # fmt: skip
     with lease(store, name):
         store.claim(dead)
@@ -146,8 +146,8 @@ def test_whoever_listens_does_not_pass_one_who_polls(server: ValkeyServer, name:
     key = lease_key("singleflight", name)
     with closing(RedisStore(server.url)) as store:
         holder = Claim(key, "holder", 0, new_token(), 60_000)
-        polling = Claim(key, "polling", 0, new_token(), 60_000, wait_ms=60_000, first=True)
-        listening = Claim(key, "new", 0, new_token(), 60_000, wait_ms=60_000, first=True, listens=True)
+        polling = Claim(key, "polling", 0, new_token(), 60_000, wait_ms=60_000, waits=Waits.FIRST)
+        listening = Claim(key, "new", 0, new_token(), 60_000, wait_ms=60_000, waits=Waits.LISTENING)
         store.claim(holder)
         store.claim(polling)
         store.release(Release(key, "holder", 0, holder.token, Outcome.FINISHED))

@@ -21,6 +21,7 @@ from singleflight.dramatiq.errors import Ended
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
 from singleflight.lease import Busy, Reason
+from singleflight.stores.base import Waits
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.message import Carried
 
@@ -81,7 +82,7 @@ def test_only_what_must_run_asks_for_a_turn(
     """A reservation keeps fresh runs out, and goes past others'; a duplicate would do so for nothing."""
     request = arrival(broker, Carried(**carried), kin=kin, **options).request
 
-    assert (request.wait > 0, request.first) == (wait, first)
+    assert (request.wait > 0, request.waits is Waits.FIRST) == (wait, first)
 
 
 def ended(arrival: Arrival) -> None:
@@ -97,7 +98,9 @@ def test_a_run_that_gives_up_leaves_its_place(broker: StubBroker, deferrals: int
     carried = Carried(deferrals=deferrals, since=time.time() - 60)
     waiting = arrival(broker, carried, on_conflict="coalesce", give_up_after=10)
     leases, key = waiting.leases, waiting.request.key
-    holder = leases.claim(waiting.request._replace(run_id="holder", token="other", wait=0, first=False))
+    holder = leases.claim(
+        waiting.request._replace(run_id="holder", token="other", wait=0, waits=Waits.PASSED)
+    )
     assert not isinstance(holder, Busy)
 
     with pytest.raises(Ended, match="duplicate of run holder"):
@@ -130,7 +133,7 @@ def test_a_duplicate_joins_the_run_that_goes_next(broker: StubBroker) -> None:
     joining = arrival(broker, Carried(), on_conflict="join", by="*")
     store, key = joining.leases.store, joining.request.key
     before = joining.leases.claim(joining.request._replace(run_id="before", token="1"))
-    joining.leases.claim(joining.request._replace(run_id="next", token="2", wait=60, first=True))
+    joining.leases.claim(joining.request._replace(run_id="next", token="2", wait=60, waits=Waits.FIRST))
     assert not isinstance(before, Busy)
     before.release()
     look = store.peek(key)

@@ -21,6 +21,7 @@ from singleflight.leases import waiting as asking
 from singleflight.leases.breaker import REST, Breaker
 from singleflight.leases.claiming import RETRACT, Leases
 from singleflight.leases.keeper import process_keeper
+from singleflight.stores.base import Waits
 from tests.support.core import Line
 from tests.support.strike import Struck, in_another_thread, strikes
 
@@ -224,7 +225,7 @@ def test_what_became_of_a_refused_claim_is_reported_with_its_obstacle(core: Core
 def test_a_reserved_key_is_not_said_to_be_held_by_the_run_before(core: Core) -> None:
     """That one has ended: whoever looks for it would look in vain."""
     before = core.claim()
-    core.leases.claim(core.request(run_id="next", wait=60.0, first=True))
+    core.leases.claim(core.request(run_id="next", wait=60.0, waits=Waits.FIRST))
     before.release()
     answer = core.leases.claim(core.request())
     assert isinstance(answer, Busy)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.lease import Granted, Outcome, monotonic
-from singleflight.stores.base import Claim, Listing, Release, Renewal, Waking
+from singleflight.stores.base import Claim, Listing, Release, Renewal, Waits, Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -114,7 +114,7 @@ def _operations(store: Store, key: str) -> Iterator[tuple[str, Callable[[], obje
         return
 
     def wait(each: str) -> object:
-        return store.claim(Claim(key, each, 0, each, ttl_ms=TTL_MS, wait_ms=TTL_MS, listens=True))
+        return store.claim(Claim(key, each, 0, each, ttl_ms=TTL_MS, wait_ms=TTL_MS, waits=Waits.LISTENING))
 
     # Two who wait: the first has the slot and the second stands in line, until the lease passes on.
     yield "wait", lambda: [wait(each) for each in ("second", "third")]

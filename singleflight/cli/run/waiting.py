@@ -12,6 +12,7 @@ from singleflight.cli.run.signals import ENDING, STOP, stop_self
 from singleflight.errors import SingleflightError, StoreUnavailable
 from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.claiming import new_token
+from singleflight.stores.base import Waits
 
 if TYPE_CHECKING:
     from threading import Event
@@ -76,8 +77,7 @@ def _ask(
         claim = request._replace(
             token=new_token(),  # an earlier claim may be taken back by its token
             wait=0 if wait <= 0 else TURN if told else SLOT,
-            first=told or sent - began > RESERVES,
-            listens=told,
+            waits=(Waits.LISTENING if told else Waits.FIRST if sent - began > RESERVES else Waits.PASSED),
         )
         try:
             answer = _claim(leases, claim, signals)

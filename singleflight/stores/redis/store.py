@@ -115,7 +115,7 @@ class RedisStore:
             self._ask(
                 CLAIM,
                 claim.key,
-                (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.first, claim.listens),
+                (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.waits),
                 claim.attempt,
                 claim.run_id,
                 claim.token,

@@ -1,8 +1,8 @@
 -- claim: grant the lease, or say who is in the way.
 --
 -- KEYS[1]  the lease's key
--- ARGV[1]  remember, clock, ttl in ms, window in ms, wait in ms (0 wants no slot), 1 if that slot is a
---          reservation, 1 if the claimant listens
+-- ARGV[1]  remember, clock, ttl in ms, window in ms, wait in ms (0 wants no slot), how the claimant
+--          waits (see read.lua)
 -- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  holder
 -- ARGV[6]  '', or '=' and the run to go on from
 -- return   of a grant, packed: 1 if it took over, fence, started in ms, opens in ms; else busy
@@ -13,10 +13,9 @@
 --> line
 
 local GRANT = '>Bddd'
-local ttl, window, wait, first, listens = struct.unpack('>ddddd', ARGV[1], 17)
+local ttl, window, wait, waits = struct.unpack('>dddd', ARGV[1], 17)
 local attempt, run, token, after = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[6]
-listens = listens == 1
-if listens then first = 2 end
+local listens = waits == LISTENING
 
 if live and r_token == token then
   --> write
@@ -36,7 +35,7 @@ elseif live then
   reason, retry_ms = r_run == run and 'same_run' or 'running', r_expires_ms - now
 elseif not resumed and opens > 0 and now <= opens then
   reason, retry_ms = 'window', opens - now + 1
-elseif not resumed and r_first > 0 and not (first == 1 and r_first == 1) and r_slot ~= run and slot_taken() then
+elseif not resumed and r_waits > PASSED and not (waits == FIRST and r_waits == FIRST) and r_slot ~= run and slot_taken() then
   -- Who listens comes at once, and keeps its turn. Those who poll are seconds away, and may pass each other.
   reason, retry_ms = 'reserved', r_slot_expires_ms - now
 elseif after ~= '' and r_run ~= '' and r_run ~= run and '=' .. r_run ~= after then
@@ -53,12 +52,12 @@ if granted then
   r_token, r_run, r_outcome, r_holder = token, run, '', ARGV[5]
   r_fence, r_held, r_expires_ms, r_ttl_ms = math.max(r_fence + 1, tick), resumed and 1 or 2, now + ttl, ttl
   mark(run, ARGV[2], '0')
-  if r_slot == run then fill_slot('', 0, 0) end
+  if r_slot == run then clear_slot() end
   if listens then
     following = first_in_line(wait)
     if following == run then
       leave_line(run)
-      fill_slot('', 0, 0)
+      clear_slot()
       following = first_in_line(wait)
     end
   end
@@ -67,11 +66,11 @@ else
     -- A copy, of the run that works or of an attempt before its retry, has no place of its own.
     if reason ~= 'same_run' and reason ~= 'finished' then
       -- Its publisher may have asked for longer: a message can stay long in a broker's queue.
-      local expires = first > 0 and now + wait or math.max(r_slot_expires_ms, now + wait)
-      if wait > 0 then fill_slot(run, expires, first) else fill_slot('', 0, 0) end
+      local expires = waits > PASSED and now + wait or math.max(r_slot_expires_ms, now + wait)
+      if wait > 0 then fill_slot(run, expires, waits) else clear_slot() end
     end
   elseif wait > 0 and (reason == 'running' or reason == 'window') and not slot_taken() then
-    fill_slot(run, now + wait, first)
+    fill_slot(run, now + wait, waits)
   end
   if wait == 0 and not resumed and (reason == 'running' or reason == 'window' or reason == 'reserved') then
     r_refused, r_refused_ms, r_refused_reason = r_refused + 1, now, reason

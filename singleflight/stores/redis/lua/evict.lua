@@ -14,8 +14,8 @@ if missing then return 0 end
 r_held, r_token, r_outcome, r_started_ms, r_opens_ms = 0, '', 'cancelled', 0, 0
 -- A listener whose turn it was is told, and comes at once; else the first in line is next.
 tell()
-local told = r_first == 2 and slot_taken()
-fill_slot('', 0, 0)
+local told = r_waits == LISTENING and slot_taken()
+clear_slot()
 local following = not told and first_in_line(TOLD)
 --> write
 if following then

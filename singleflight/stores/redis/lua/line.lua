@@ -7,6 +7,6 @@ end
 
 local function first_in_line(life)
   local run = not slot_taken() and redis.call('ZRANGE', beside('line'), 0, 0)[1]
-  if run then fill_slot(run, now + life, 2) end
+  if run then fill_slot(run, now + life, LISTENING) end
   return run
 end

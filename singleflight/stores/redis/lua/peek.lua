@@ -8,6 +8,6 @@
 
 if missing then return {} end
 return {
-  now, redis.call('PTTL', KEYS[1]), r_held, r_first, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
+  now, redis.call('PTTL', KEYS[1]), r_held, r_waits, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
   r_slot_expires_ms, r_refused, r_refused_ms, r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot, r_runs
 }

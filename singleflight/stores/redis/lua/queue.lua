@@ -19,7 +19,7 @@ elseif r_slot ~= run and slot_taken() then
 elseif running_too == 1 and live and r_run ~= run then
   reason, in_the_way, retry_ms = 'running', r_run, r_expires_ms - now
 else
-  fill_slot(run, now + ttl, 0)
+  fill_slot(run, now + ttl, PASSED)
   --> write
   return {}
 end

@@ -9,7 +9,7 @@
 -- a hash, or a table, or numbers as text. `singleflight show` prints it. Its parts, in their order:
 --   'sf', version      marks a record of ours
 --   r_held             0 when released or evicted, 2 if the run was fresh: it had not begun before; else 1
---   r_first            1 if the slot is a reservation, 2 if it is one of somebody who listens
+--   r_waits            how the slot's run waits, as in stores/base.py: PASSED, FIRST or LISTENING
 --   r_kept, r_over     how many runs are remembered, and how many of them have ended
 --   r_fence            number of the last grant, at least the clock's microseconds
 --   r_expires_ms       end of the lease        r_ttl_ms    its length
@@ -23,10 +23,11 @@
 --   r_runs             all the rest, see runs.lua
 
 local VERSION = 1
+local PASSED, FIRST, LISTENING = 0, 1, 2
 -- Doubles, because a server of 32 bits has no longer integers; each text after its length.
 local LAYOUT = '>c2BBBBBddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
 
-local r_held, r_first, r_kept, r_over, r_slot_expires_ms, r_refused, r_refused_ms = 0, 0, 0, 0, 0, 0, 0
+local r_held, r_waits, r_kept, r_over, r_slot_expires_ms, r_refused, r_refused_ms = 0, 0, 0, 0, 0, 0, 0
 local r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms = 0, 0, 0, 0, 0
 local r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot, r_runs = '', '', '', '', '', '', ''
 
@@ -43,7 +44,7 @@ if stored then
   if string.sub(stored, 1, 2) ~= 'sf' or #stored < 4 then return redis.error_reply('WRONGTYPE not a record') end
   local mark, version, runs_at = nil, string.byte(stored, 3), nil
   if version ~= VERSION then return redis.error_reply('RECORDVERSION ' .. version) end
-  mark, version, r_held, r_first, r_kept, r_over, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
+  mark, version, r_held, r_waits, r_kept, r_over, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
     r_slot_expires_ms, r_refused, r_refused_ms, r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot,
     runs_at = struct.unpack(LAYOUT, stored)
   r_runs = string.sub(stored, runs_at)
@@ -63,6 +64,10 @@ local function slot_taken()
   return r_slot ~= '' and r_slot_expires_ms > now
 end
 
-local function fill_slot(run, expires_ms, first)
-  r_slot, r_slot_expires_ms, r_first = run, expires_ms, first
+local function fill_slot(run, expires_ms, waits)
+  r_slot, r_slot_expires_ms, r_waits = run, expires_ms, waits
+end
+
+local function clear_slot()
+  fill_slot('', 0, PASSED)
 end

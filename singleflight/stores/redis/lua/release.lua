@@ -21,11 +21,11 @@ local own = not missing and r_token == ARGV[4]
 if missing then r_run = run end
 if outcome == 'finished' or outcome == 'failed' or outcome == 'cancelled' then
   mark(run, INFINITE, '1')
-  if r_slot == run then fill_slot('', 0, 0) end
+  if r_slot == run then clear_slot() end
 elseif outcome == 'retrying' then
   mark(run, attempt, '1')
 end
-if again > 0 and not overtaken and (r_slot == run or not slot_taken()) then fill_slot(run, now + again, 0) end
+if again > 0 and not overtaken and (r_slot == run or not slot_taken()) then fill_slot(run, now + again, PASSED) end
 if own and r_held > 0 then
   -- The first outcome stays: a hard-killed body may be released twice, by child and by parent.
   if r_outcome == '' then r_outcome = outcome end

@@ -12,7 +12,7 @@
 
 leave_line(ARGV[2])
 if r_slot == '' or r_slot ~= ARGV[2] then return 0 end
-fill_slot('', 0, 0)
+clear_slot()
 local following = first_in_line(TOLD)
 --> write
 if following then
