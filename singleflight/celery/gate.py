@@ -258,14 +258,14 @@ def decide(
 ) -> tuple[Step, Carried]:
     """Return what becomes of a refused run, and what it carries if it comes back."""
     carried, longest = delivery.carried, runtime.longest_deferral
-    kin = carried.kin or delivery.returning or delivery.parent_id == message_id_of(busy.run_id)
+    must_run = carried.must_run or delivery.returning or delivery.parent_id == message_id_of(busy.run_id)
     age = math.inf if busy.since is None else time.time() - busy.since
-    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, kin, age, longest)
+    waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, must_run, age, longest)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
-    joins = not (kin or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
+    joins = not (must_run or busy.resumed) and busy.reason in _JOINED and joining.joins(task, policy, carried)
     stops = isinstance(step, Skip | Refuse)
     # Its release follows its result at once. Where it does not, the result is an old one of the same id.
-    ending = busy.reason is Reason.RUNNING and not carried.patient and (stops or joins)
+    ending = busy.reason is Reason.RUNNING and not carried.goes_first and (stops or joins)
     if ending and endings.is_known(task, message_id_of(busy.run_id)):
         step, joins = Defer(SHORTEST_DEFERRAL), False
     elif joins and busy.reason is not Reason.WINDOW and isinstance(step, Skip) and not step.gave_up:
@@ -273,7 +273,7 @@ def decide(
     if isinstance(step, Defer) and state_of(task.request).eager:
         step = Skip()  # an eager run has no later
     met = busy.ahead if joins else None
-    return step, carried.deferred(kin=kin or busy.resumed, joins=met)
+    return step, carried.deferred(must_run=must_run or busy.resumed, joins=met)
 
 
 def _without_store(
@@ -297,7 +297,7 @@ def _without_store(
     if wanted == "defer":
         waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
         delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
-        endings.defer(task, delivery.run_id, carried.deferred(kin=delivery.returning), delay)
+        endings.defer(task, delivery.run_id, carried.deferred(must_run=delivery.returning), delay)
     runtime.leases.notify(
         Event(
             kind=Kind.UNGUARDED,

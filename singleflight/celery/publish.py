@@ -85,7 +85,7 @@ def publish(task: Any, args: Any, kwargs: Any, options: dict[str, Any], send: Ca
     options["task_id"] = options.get("task_id") or uuid()
     delay, expires = _delay(task, options), options.get("expires") or task.expires
     until = {"expires": _seconds_to(task, expires)} if expires else {}
-    header = Header(replace(carried, slot=place.key, kin=bool(place.publisher)))
+    header = Header(replace(carried, slot=place.key, must_run=bool(place.publisher)))
     # Only then: a slot that was taken before its message exists would outlive a publisher that dies.
     header.sent = lambda run_id: place.take(run_id, delay, **until)
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}

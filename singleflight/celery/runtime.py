@@ -268,14 +268,14 @@ class Runtime:
         if key is None:
             return None
         carried, wait = delivery.carried, 0.0
-        must_run = carried.kin or delivery.returning
+        must_run = carried.must_run or delivery.returning
         # A run that joins, or is about to be skipped after an outage of the store, needs no turn of its own:
         # its reservation would only keep others out.
         takes_turns = carried.joins is None and (
             must_run or policy.one_waits or policy.on_conflict == "defer"
         )
-        patient = carried.patient and takes_turns
-        if policy.one_waits or patient or (policy.at_publish and must_run):
+        goes_first = carried.goes_first and takes_turns
+        if policy.one_waits or goes_first or (policy.at_publish and must_run):
             wait = slot_wait(carried.deferrals)
         return Request(
             key=key,
@@ -286,7 +286,7 @@ class Runtime:
             ttl=policy.ttl,
             window=policy.window,
             wait=wait,
-            waits=Waits.FIRST if patient else Waits.PASSED,
+            waits=Waits.FIRST if goes_first else Waits.PASSED,
             max_hold=policy.max_hold,
             # Of a body that runs without an answer from the store nobody can say that it never began.
             returning=delivery.returning or policy.on_store_error == "run",

@@ -74,7 +74,7 @@ class SingletonActor(Actor[P, R]):
         marks.mark(message)
         carried = carried_by(message)
         if place.publisher:
-            carried = replace(carried, kin=True)
+            carried = replace(carried, must_run=True)
             write(message, carried)
         with marks.unmarked():
             sent = self.broker.enqueue(message, delay=delay)

@@ -82,9 +82,9 @@ class Arrival:
             return self._refused(answer)
         joined = self._joined()  # again: the other run may have ended between the first look and the grant
         if joined is not None:
-            answer.began = self.delivery.kin
+            answer.began = self.delivery.must_run
             return Granted(answer, self.message.message_id, None, keeps_slot=False, instead=joined)
-        answer.began = self.delivery.kin
+        answer.began = self.delivery.must_run
         if self.delivery.carried.deferrals:
             write(self.message, self.delivery.carried.started())
         return Granted(answer, self.message.message_id, abort, keeps_slot=self.policy.at_publish)
@@ -113,17 +113,17 @@ class Arrival:
                 self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
 
     def _defer(self, delay: float, *, resumed: bool = False, joins: str | None = None) -> NoReturn:
-        carried = self.delivery.carried.deferred(kin=self.delivery.kin or resumed, joins=joins)
+        carried = self.delivery.carried.deferred(must_run=self.delivery.must_run or resumed, joins=joins)
         endings.defer(self.broker, self.message, carried, delay)
 
     def _refused(self, busy: Busy) -> Ticket:
         tell, carried = self.leases.tell, self.delivery.carried
         age = math.inf if busy.since is None else time.time() - busy.since
-        waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.kin, age)
+        waiter = Waiter(self.delivery.run_id, carried.deferrals, carried.waited, self.delivery.must_run, age)
         step = next_step(busy, self.policy, waiter, random.random())  # noqa: S311 - spreads waiters
-        joins = self.policy.on_conflict == "join" and not (self.delivery.kin or busy.resumed)
+        joins = self.policy.on_conflict == "join" and not (self.delivery.must_run or busy.resumed)
         # Its release follows its result at once. Where it does not, the result is an old one of the same id.
-        ending = busy.reason is Reason.RUNNING and not carried.patient
+        ending = busy.reason is Reason.RUNNING and not carried.goes_first
         ending = ending and (joins or isinstance(step, Skip | Refuse))
         if ending and joining.is_known(self.broker, self.message, busy.run_id):
             step, joins = Defer(SHORTEST_DEFERRAL), False

@@ -33,7 +33,7 @@ class Delivery:
     kwargs: dict[str, Any]
     carried: Carried
     options: Mapping[str, Any]
-    kin: bool
+    must_run: bool
     """A retry, a redelivery, or deferred as one of these: never a duplicate."""
 
     @classmethod
@@ -57,7 +57,7 @@ class Delivery:
             carried=carried,
             options=message.options,
             # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
-            kin=bool(attempt or carried.kin or getattr(message, "redelivered", False)),
+            must_run=bool(attempt or carried.must_run or getattr(message, "redelivered", False)),
         )
 
 

@@ -218,9 +218,9 @@ class Runtime:
             return None
         carried = delivery.carried
         # A run that is about to be skipped after an outage, or takes over a result, needs no turn.
-        takes_turns = delivery.kin or policy.one_waits or policy.on_conflict == "defer"
-        patient = carried.patient and takes_turns
-        waits = policy.one_waits or patient or (policy.at_publish and delivery.kin)
+        takes_turns = delivery.must_run or policy.one_waits or policy.on_conflict == "defer"
+        goes_first = carried.goes_first and takes_turns
+        waits = policy.one_waits or goes_first or (policy.at_publish and delivery.must_run)
         return Request(
             key=key,
             task=actor.actor_name,
@@ -230,10 +230,10 @@ class Runtime:
             ttl=policy.ttl,
             window=policy.window,
             wait=slot_wait(carried.deferrals) if waits else 0.0,
-            waits=Waits.FIRST if patient else Waits.PASSED,
+            waits=Waits.FIRST if goes_first else Waits.PASSED,
             max_hold=policy.max_hold,
             # Of a body that runs without an answer from the store nobody can say that it never began.
-            returning=delivery.kin or policy.on_store_error == "run",
+            returning=delivery.must_run or policy.on_store_error == "run",
         )
 
 

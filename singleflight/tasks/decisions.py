@@ -21,7 +21,7 @@ LONGEST_DEFERRAL = 15.0
 Where that timeout is short, a deferral is shorter still: each copy would be deferred by itself.
 """
 
-PATIENCE = 3
+GOES_FIRST_AFTER = 3
 """Deferrals after which a waiting run asks for a reservation, so that fresh runs cannot starve it."""
 
 CROWD = 15
@@ -42,7 +42,7 @@ class Waiter:
     deferrals: int = 0
     waited: float = 0.0
     """Seconds since the first deferral."""
-    kin: bool = False
+    must_run: bool = False
     """A redelivered message, a retry, or a child of the holder: meeting another run, it waits."""
     age: float = math.inf
     """Seconds since the run in the way started, if known."""
@@ -86,7 +86,7 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
         # It goes next, and the key is idle until it comes: a run that has been short so far may soon be over.
         until_free = min(until_free, max(SHORTEST_DEFERRAL, waiter.age))
     wait = Defer(deferral(waiter.deferrals, until_free, jitter, waiter.longest))
-    if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin:
+    if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.must_run:
         return wait
     one_waits, all_wait = policy.one_waits, policy.on_conflict in ("defer", "join")
     if not (busy.waiting == waiter.run_id if one_waits else all_wait):

@@ -20,7 +20,7 @@ from singleflight.keys import MAX_KEY
 from singleflight.log import logger
 from singleflight.options import Singleton
 from singleflight.printable import printable
-from singleflight.tasks.decisions import PATIENCE
+from singleflight.tasks.decisions import GOES_FIRST_AFTER
 
 MAX_RUN = 255
 """A run whose message has a longer id, or one that is not printable, is known by a digest of that."""
@@ -29,7 +29,7 @@ MOST_DEFERRALS = 1_000_000
 LATEST = 1e11
 """Epoch seconds, in the year 5138."""
 
-FIELDS = ("for", "options", "deferrals", "since", "kin", "slot", "joins", "mark")
+FIELDS = ("for", "options", "deferrals", "since", "must_run", "slot", "joins", "mark")
 
 MOST_TOLD = 200
 _told: set[tuple[str, str]] = set()
@@ -44,7 +44,7 @@ class Carried:
     deferrals: int = 0
     since: float | None = None
     """Epoch seconds of the first deferral, by the clock of the worker that deferred."""
-    kin: bool = False
+    must_run: bool = False
     """Once deferred as no duplicate (a redelivery, a child of the holder), a run never is one."""
     slot: str | None = None
     """The key whose waiting slot the publisher has asked for in the run's name."""
@@ -72,7 +72,7 @@ class Carried:
             fields.read("options", partial(_options, task=task)),
             fields.read("deferrals", _deferrals) or 0,
             fields.read("since", _moment),
-            fields.read("kin", _true) or False,
+            fields.read("must_run", _true) or False,
             fields.read("slot", partial(_text, longest=MAX_KEY)),
             fields.read("joins", partial(_text, longest=MAX_RUN + 1 + LENGTH)),
             fields.read("mark", _mark),
@@ -100,8 +100,8 @@ class Carried:
             header["options"] = self.options.to_header() if isinstance(self.options, Singleton) else False
         if self.deferrals:
             header.update(deferrals=self.deferrals, since=self.since)
-        if self.kin:
-            header["kin"] = True
+        if self.must_run:
+            header["must_run"] = True
         if self.slot is not None:
             header["slot"] = self.slot
         if self.joins is not None:
@@ -110,24 +110,24 @@ class Carried:
             header["mark"] = self.mark
         return header
 
-    def deferred(self, *, kin: bool, joins: str | None = None) -> Carried:
+    def deferred(self, *, must_run: bool, joins: str | None = None) -> Carried:
         """Return what the same run carries after one more deferral."""
         return replace(
             self,
             deferrals=self.deferrals + 1,
             since=self.since or time.time(),
-            kin=self.kin or kin,
+            must_run=self.must_run or must_run,
             joins=joins or self.joins,
         )
 
     def started(self) -> Carried:
         """Return what a retry of this run carries: it has not waited yet."""
-        return replace(self, deferrals=0, since=None, kin=False, joins=None)
+        return replace(self, deferrals=0, since=None, must_run=False, joins=None)
 
     @property
-    def patient(self) -> bool:
+    def goes_first(self) -> bool:
         """True if the run has been deferred so often that it asks to go before fresh ones."""
-        return self.deferrals > PATIENCE
+        return self.deferrals > GOES_FIRST_AFTER
 
     @property
     def waited(self) -> float:

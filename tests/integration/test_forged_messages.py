@@ -116,7 +116,7 @@ GARBLED: list[dict[str, Any]] = [
     {"retries": HUGE, "replaced_task_nesting": HUGE},
     {"retries": [1], "replaced_task_nesting": 1.5},
     {"delivery_info": 7, "parent_id": ["p"], "properties": 9},
-    {"singleflight": {"since": HUGE, "deferrals": HUGE, "kin": "yes"}},
+    {"singleflight": {"since": HUGE, "deferrals": HUGE, "must_run": "yes"}},
     {"singleflight": {"options": {"ttl": HUGE, "by": {"a": 1}, "window": float("inf")}}},
     {"singleflight": {"options": [1], "slot": 3, "joins": {"a": 1}}},
     {"singleflight": {"options": {"name": "other", "window": 3.1e8}}},

@@ -98,7 +98,7 @@ class Garbler:
             "options": self.options,
             "deferrals": lambda: self.random.choice((1, 5, 10**9, self.junk())),
             "since": lambda: self.random.choice((1.0, 1.7e9, self.junk())),
-            "kin": lambda: self.random.choice((True, self.junk())),
+            "must_run": lambda: self.random.choice((True, self.junk())),
             "slot": lambda: self.random.choice((*self._theirs, self.junk())),
             "joins": lambda: self.random.choice((*self._theirs, self.junk())),
             "unknown": self.junk,

@@ -46,7 +46,7 @@ def nothing() -> None:
         ({}, {}, False, False, False),
         ({}, OFTEN, False, False, False),  # kept away by outages of the store: it may yet be a duplicate
         ({}, OFTEN, True, True, True),
-        ({}, {**OFTEN, "kin": True}, False, True, True),
+        ({}, {**OFTEN, "must_run": True}, False, True, True),
         ({"on_conflict": "join", "by": ()}, OFTEN, False, False, False),
         ({"on_conflict": "join", "by": ()}, {**OFTEN, "joins": "other"}, True, False, False),
         ({"on_conflict": "defer"}, {}, False, False, False),

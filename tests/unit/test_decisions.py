@@ -52,7 +52,7 @@ waiters = st.builds(
     st.just("mine"),
     deferrals=DEFERRALS,
     waited=SECONDS,
-    kin=st.booleans(),
+    must_run=st.booleans(),
     age=SECONDS | st.just(math.inf),
     longest=st.floats(1, 15),
 )
@@ -81,7 +81,9 @@ def test_a_run_that_is_no_duplicate_is_never_skipped_or_refused(
     policy = replace(policy, give_up_after=give_up_after)
     step = next_step(busy, policy, waiter, jitter)
 
-    if busy.reason is not Reason.FINISHED and (busy.reason is Reason.SAME_RUN or busy.resumed or waiter.kin):
+    if busy.reason is not Reason.FINISHED and (
+        busy.reason is Reason.SAME_RUN or busy.resumed or waiter.must_run
+    ):
         assert isinstance(step, Defer)
 
 

@@ -34,7 +34,7 @@ def broker() -> StubBroker:
     return StubBroker(middleware=[Results(backend=StubBackend(), store_results=True)])
 
 
-def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **options: Any) -> Arrival:
+def arrival(broker: StubBroker, carried: Carried, *, must_run: bool = False, **options: Any) -> Arrival:
     """Return a message that arrives at a worker, with nothing in the store yet."""
     runtime = Runtime(
         MemoryStore(),
@@ -53,7 +53,7 @@ def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **option
 
     work.options["singleton"] = Singleton(**options)
     message = work.message()
-    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, {}, kin)
+    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, {}, must_run)
     policy = runtime.policy(work, carried)
     assert policy is not None
     request = runtime.request(work, policy, delivery)
@@ -63,7 +63,7 @@ def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **option
 
 
 @pytest.mark.parametrize(
-    ("options", "carried", "kin", "wait", "first"),
+    ("options", "carried", "must_run", "wait", "first"),
     [
         ({}, {}, False, False, False),
         ({}, OFTEN, False, False, False),  # kept away by outages of the store: it may yet be a duplicate
@@ -77,10 +77,15 @@ def arrival(broker: StubBroker, carried: Carried, *, kin: bool = False, **option
     ],
 )
 def test_only_what_must_run_asks_for_a_turn(
-    broker: StubBroker, options: dict[str, Any], carried: dict[str, Any], kin: bool, wait: bool, first: bool
+    broker: StubBroker,
+    options: dict[str, Any],
+    carried: dict[str, Any],
+    must_run: bool,
+    wait: bool,
+    first: bool,
 ) -> None:
     """A reservation keeps fresh runs out, and goes past others'; a duplicate would do so for nothing."""
-    request = arrival(broker, Carried(**carried), kin=kin, **options).request
+    request = arrival(broker, Carried(**carried), must_run=must_run, **options).request
 
     assert (request.wait > 0, request.waits is Waits.FIRST) == (wait, first)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WHOSE = ["run", "task"]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(10**400)
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-FIELDS = st.sampled_from(["for", "options", "deferrals", "since", "kin", "slot", "joins", "more"])
+FIELDS = st.sampled_from(["for", "options", "deferrals", "since", "must_run", "slot", "joins", "more"])
 OPTIONS = st.dictionaries(
     st.sampled_from(["by", "window", "ttl", "name", "on_conflict", "max_hold", "x"]), JSON
 )
@@ -58,7 +58,7 @@ def test_no_header_raises_and_what_counts_has_its_type_and_bounds(header: Any) -
     assert read.options is None or read.options is False or isinstance(read.options, Singleton)
     assert 0 <= read.deferrals <= MOST_DEFERRALS
     assert read.since is None or 0 < read.since < math.inf
-    assert isinstance(read.kin, bool)
+    assert isinstance(read.must_run, bool)
     assert all(text is None or (text and text.isprintable()) for text in (read.slot, read.joins))
     assert read.waited >= 0
     json.dumps(read.write(*WHOSE))
@@ -92,7 +92,7 @@ def test_no_options_of_a_dramatiq_message_raise(options: dict[str, Any], message
 def test_what_is_not_for_this_run_of_this_task_counts_nowhere(whose: Any) -> None:
     """Headers are forwarded to other messages, for the sake of traces, and ours must not travel along."""
     header = {
-        **Carried(options=False, deferrals=9, kin=True, slot="k", joins="j").write(*WHOSE),
+        **Carried(options=False, deferrals=9, must_run=True, slot="k", joins="j").write(*WHOSE),
         "for": whose,
     }
 
