@@ -128,10 +128,10 @@ def peek(store: Store | str, name: str, *, prefix: str = PREFIX) -> Status:
     """
     from singleflight.keys import lease_key  # noqa: PLC0415 - see above
     from singleflight.leases import waiting  # noqa: PLC0415
-    from singleflight.stores.view import status_of  # noqa: PLC0415
+    from singleflight.stores.view import View  # noqa: PLC0415
 
     key = lease_key(prefix, name)
-    return status_of(key, waiting.leases_of(store).store.peek(key))
+    return View(waiting.leases_of(store).store.peek(key)).status(key)
 
 
 @atexit.register

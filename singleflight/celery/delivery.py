@@ -9,7 +9,7 @@ from celery.app.task import Context
 
 from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
-from singleflight.stores.base import INFINITE
+from singleflight.stores.bounds import MAX_ATTEMPT
 from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def own_headers(request: Mapping[str, Any]) -> dict[str, Any]:
 def attempt_of(request: Mapping[str, Any]) -> int:
     """Return which try of its run a request is, by its mapping."""
     nesting, retries = counted(request.get("replaced_task_nesting")), counted(request.get("retries"))
-    return min(nesting * NESTING + retries, INFINITE - 1)
+    return min(nesting * NESTING + retries, MAX_ATTEMPT)
 
 
 class Header(dict[str, object]):

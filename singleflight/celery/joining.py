@@ -16,7 +16,7 @@ from singleflight.identity import message_id_of
 from singleflight.lease import Busy, Reason
 from singleflight.log import struck
 from singleflight.policy import UNSET
-from singleflight.tasks.publishing import between_attempts, knows
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from celery import Task
@@ -94,7 +94,7 @@ def was_there(runtime: Runtime, key: str, run_id: str) -> bool:
     Else a message could hand the result of any task to whoever may read its own.
     """
     try:
-        return knows(runtime.leases.store.peek(key), run_id)
+        return run_id in View(runtime.leases.store.peek(key)).known_runs
     except StoreUnavailable:
         return False  # what happens while the store is away is for the claim to find out
 
@@ -106,10 +106,9 @@ def will_go_on(runtime: Runtime, key: str, run_id: str) -> bool:
     may have been published.
     """
     try:
-        look = runtime.leases.store.peek(key)
+        return View(runtime.leases.store.peek(key)).between_attempts(run_id)
     except StoreUnavailable:
         return True
-    return look is not None and between_attempts(look, run_id)
 
 
 def check(task: Any, policy: Policy) -> None:

@@ -9,7 +9,7 @@ from singleflight.celery.runtime import key_rule
 from singleflight.errors import ConfigurationError
 from singleflight.keys import lease_key
 from singleflight.status import Status
-from singleflight.stores.view import status_of
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from celery import Task
@@ -48,7 +48,7 @@ def peek(task: Task, /, *args: Any, **kwargs: Any) -> Status:
     if policy is None or off:
         return Status(key="")
     key = _key(runtime, real, policy, args, kwargs)
-    return status_of(key, runtime.slots.ask(lambda store: store.peek(key)))
+    return View(runtime.slots.ask(lambda store: store.peek(key))).status(key)
 
 
 async def apeek(task: Task, /, *args: Any, **kwargs: Any) -> Status:

@@ -20,7 +20,8 @@ from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.log import logger
 from singleflight.stores import risks_of
-from singleflight.stores.base import INFINITE, Release
+from singleflight.stores.base import Release
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,12 +128,10 @@ class Ticks:
         return last
 
     def _last(self, entry: str) -> Last | None:
-        look = self._leases.store.peek(self.key(entry))
-        if look is None or not look.record.run_id:
+        view = View(self._leases.store.peek(self.key(entry)))
+        if not view.run_id:
             return None
-        record = look.record
-        ended = any(run.run_id == record.run_id and run.attempt >= INFINITE for run in record.runs)
-        return last_of(entry, record.run_id, record.started_ms / 1000, ended=ended)
+        return last_of(entry, view.run_id, view.started or 0.0, ended=view.over(view.run_id))
 
     def claim(self, tick: Tick, after: str) -> Claimed | Last | Later:
         """Claim a tick that goes on from ``after``, or return what was claimed or sent meanwhile."""
@@ -214,7 +213,7 @@ class Ticks:
             # Only a record shows the time; a release makes one.
             store.release(Release(key, run_id="clock", attempt=0, token="", outcome=Outcome.FINISHED))
             look = store.peek(key)
-        return self._clock() if look is None else look.now_ms / 1000
+        return self._clock() if look is None else View(look).now
 
     def _away(self, error: Exception) -> Later:
         if not self._notify.away:

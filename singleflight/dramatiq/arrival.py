@@ -21,6 +21,7 @@ from singleflight.leases.releasing import release_of
 from singleflight.log import logger
 from singleflight.policy import UNSET
 from singleflight.printable import printable
+from singleflight.stores.view import View
 from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
@@ -33,7 +34,6 @@ from singleflight.tasks.decisions import (
     deferral,
     next_step,
 )
-from singleflight.tasks.publishing import between_attempts, knows
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -103,14 +103,15 @@ class Arrival:
         found = None if self._joins is None else joining.joined(self.broker, self.message, self._joins)
         if found is None or self._joins is None:
             return None
-        return found if knows(self.leases.store.peek(self.request.key), self._joins) else None
+        return found if self._joins in self._view().known_runs else None
 
     def _wait_for_retry(self) -> None:
         """Wait on if that run has failed and will be tried again: its key is free meanwhile."""
-        if self._joins is not None:
-            look = self.leases.store.peek(self.request.key)
-            if between_attempts(look, self._joins):
-                self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
+        if self._joins is not None and self._view().between_attempts(self._joins):
+            self._defer(deferral(self.delivery.carried.deferrals, math.inf, random.random()))  # noqa: S311
+
+    def _view(self) -> View:
+        return View(self.leases.store.peek(self.request.key))
 
     def _defer(self, delay: float, *, resumed: bool = False, joins: str | None = None) -> NoReturn:
         carried = self.delivery.carried.deferred(must_run=self.delivery.must_run or resumed, joins=joins)

@@ -9,7 +9,7 @@ from singleflight.dramatiq import occurrences
 from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.policy import Singleton
-from singleflight.stores.base import INFINITE
+from singleflight.stores.bounds import MAX_ATTEMPT
 from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def retries(message: MessageProxy | Message[Any]) -> int:
     """Return how often Dramatiq has retried a message."""
-    return min(counted(message.options.get("retries")), INFINITE - 1)
+    return min(counted(message.options.get("retries")), MAX_ATTEMPT)
 
 
 def carried_by(message: Message[Any] | MessageProxy) -> Carried:

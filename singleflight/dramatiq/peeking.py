@@ -11,7 +11,7 @@ from singleflight.dramatiq.middleware import Singleflight
 from singleflight.errors import ConfigurationError
 from singleflight.keys import lease_key
 from singleflight.status import Status
-from singleflight.stores.view import status_of
+from singleflight.stores.view import View
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def peek(actor: Actor[Any, Any], /, *args: Any, **kwargs: Any) -> Status:
             message = actor.message_with_options(args=args, kwargs=kwargs)
             decoded: Message[Any] = Message.decode(message.encode())  # the worker sees lists for tuples
             key = runtime.key_rule(actor, policy).key_of_call(decoded.args, decoded.kwargs)
-        return status_of(key, runtime.slots(actor.broker).ask(lambda store: store.peek(key)))
+        return View(runtime.slots(actor.broker).ask(lambda store: store.peek(key))).status(key)
 
 
 async def apeek(actor: Actor[Any, Any], /, *args: Any, **kwargs: Any) -> Status:

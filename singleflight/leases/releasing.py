@@ -12,6 +12,7 @@ from singleflight.lease import Outcome
 from singleflight.log import logger
 from singleflight.options import LONGEST
 from singleflight.stores.base import Release
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from singleflight.stores.base import Store
@@ -81,9 +82,4 @@ class Parting:
         )  # fmt: skip
 
     def _is_over(self) -> bool:
-        look = self.store.peek(self.release.key)
-        return (
-            look is None
-            or look.record.token != self.release.token
-            or look.record.outcome not in ("", Outcome.REQUEUED)
-        )
+        return not View(self.store.peek(self.release.key)).is_open(self.release.token)

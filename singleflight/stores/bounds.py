@@ -16,6 +16,8 @@ from singleflight.stores.base import INFINITE
 if TYPE_CHECKING:
     from singleflight.stores.base import Claim, Release
 
+MAX_ATTEMPT = INFINITE - 1
+
 MAX_NAME = 1000
 """Characters of a run."""
 
@@ -39,7 +41,7 @@ def check_claim(claim: Claim) -> None:
     _name("holder", claim.holder, most=MAX_HOLDER)
     if claim.after is not None:
         _name("after", claim.after)
-    _number("attempt", claim.attempt, 0, INFINITE - 1)
+    _number("attempt", claim.attempt, 0, MAX_ATTEMPT)
     _number("ttl_ms", claim.ttl_ms, 1, LONGEST_MS)
     _number("window_ms", claim.window_ms, 0, LONGEST_MS)
     _number("wait_ms", claim.wait_ms, 0, LONGEST_MS)
@@ -53,7 +55,7 @@ def check_release(release: Release) -> None:
     """
     _name("run_id", release.run_id, least=1)
     _name("token", release.token, most=MAX_TOKEN)
-    _number("attempt", release.attempt, 0, INFINITE - 1)
+    _number("attempt", release.attempt, 0, MAX_ATTEMPT)
     _number("grace_ms", release.grace_ms, 0, LONGEST_MS)
     _number("again_ms", release.again_ms, 0, LONGEST_MS)
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, TypeVar
 from singleflight.errors import Conflict, SingleflightError, StoreUnavailable
 from singleflight.events import NOT_SENT, Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
-from singleflight.lease import Busy, Holder, Reason
+from singleflight.lease import Busy, Reason
 from singleflight.leases.breaker import Breaker
 from singleflight.log import logger
 from singleflight.options import LONGEST, SHORTEST
-from singleflight.stores.base import INFINITE
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from singleflight.events import Notify
     from singleflight.policy import Policy
-    from singleflight.stores.base import Look, Release, Store
+    from singleflight.stores.base import Release, Store
 
 Answer = TypeVar("Answer")
 
@@ -86,7 +86,7 @@ class Place:
             if self.policy.on_store_error == "raise":
                 raise
             return None
-        busy = in_the_way(look, running_too=self._running_too)
+        busy = View(look).in_the_way(running_too=self._running_too)
         if busy is not None and self._is_over(busy):
             if busy.reason is Reason.QUEUED:
                 self.leave(busy.run_id)
@@ -121,8 +121,7 @@ class Place:
             look = self.slots.ask(lambda store: store.peek(self.key))
         except SingleflightError:
             look = None
-        begun = look is not None and any(run.run_id == release.run_id for run in look.record.runs)
-        leave(self.slots, release, ended=not begun)
+        leave(self.slots, release, ended=not View(look).begun(release.run_id))
 
     def leave(self, run_id: str) -> None:
         """Let a run wait no longer that will never start."""
@@ -161,36 +160,3 @@ class Place:
                 age=age,
             )
         )
-
-
-def in_the_way(look: Look | None, *, running_too: bool) -> Busy | None:
-    """Return the run that a record shows waiting, or, if it counts, working; pure."""
-    if look is None:
-        return None
-    record, now = look.record, look.now_ms
-    ended = {run.run_id for run in record.runs if run.ended and run.attempt >= INFINITE}
-    if record.slot and record.slot_expires_ms > now and record.slot not in ended:
-        return Busy(Reason.QUEUED, record.slot, (record.slot_expires_ms - now) / 1000)
-    if running_too and record.held and record.expires_ms > now:
-        return Busy(
-            Reason.RUNNING,
-            record.run_id,
-            (record.expires_ms - now) / 1000,
-            Holder.decode(record.holder),
-            record.started_ms / 1000,
-        )
-    return None
-
-
-def knows(look: Look | None, run_id: str) -> bool:
-    """Whether a record tells of a run: it has had the key, or waits for it; pure."""
-    record = None if look is None else look.record
-    return record is not None and (
-        run_id in (record.run_id, record.slot) or any(run.run_id == run_id for run in record.runs)
-    )
-
-
-def between_attempts(look: Look | None, run_id: str) -> bool:
-    """Whether a run has failed and its retry is still to come; pure."""
-    runs = () if look is None else look.record.runs
-    return any(run.run_id == run_id and run.ended and run.attempt < INFINITE for run in runs)

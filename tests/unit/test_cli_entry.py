@@ -11,6 +11,7 @@ from singleflight.keys import lease_key
 from singleflight.lease import Holder, Outcome
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.memory import MemoryStore
+from singleflight.stores.view import View
 from singleflight.testing import FakeClock
 
 KEY = "singleflight:shop.nightly:{00112233445566778899aabbccddeeff}"
@@ -31,9 +32,9 @@ def store(clock: FakeClock) -> MemoryStore:
 
 def entry(store: MemoryStore, key: str = KEY) -> Entry:
     """Look at a key that must be there."""
-    look = store.peek(key)
-    assert look is not None
-    return Entry(key, look)
+    view = View(store.peek(key))
+    assert view.known
+    return Entry(key, view)
 
 
 def claim(store: MemoryStore, run: str, key: str = KEY, **more: int) -> None:
@@ -125,7 +126,7 @@ def test_what_beats_keep_for_themselves_is_not_listed(store: MemoryStore) -> Non
 def test_a_store_that_does_not_count_says_so(store: MemoryStore) -> None:
     """No number stands where nobody has counted."""
     claim(store, "one")
-    found = Entry(KEY, entry(store).look, counted=False)
+    found = Entry(KEY, entry(store).view, counted=False)
 
     assert "refused      not counted by this kind of store" in found.paragraph()
     assert found.facts()["refused"] is None

@@ -19,6 +19,7 @@ from singleflight.lease import Busy, Holder, Reason
 from singleflight.log import logger
 from singleflight.printable import printable
 from singleflight.stores.base import Look, Record, Run
+from singleflight.stores.view import View
 
 FOREIGN = "\x1b[2Jgone\r\nWARNING forged\u202e\x9b[/x]"
 
@@ -68,7 +69,7 @@ def test_what_operators_read_of_a_record_is_text() -> None:
         holder=Holder(FOREIGN, FOREIGN, 1).encode(), slot=FOREIGN, slot_expires_ms=9000,
         refused=1, refused_ms=1, refused_reason=FOREIGN, runs=(Run(FOREIGN, 0, False),),
     )  # fmt: skip
-    entry = Entry("singleflight:jobs[/x]:{00112233445566778899aabbccddeeff}", Look(record, 1000, 5000))
+    entry = Entry("singleflight:jobs[/x]:{00112233445566778899aabbccddeeff}", View(Look(record, 1000, 5000)))
 
     assert all(line.isprintable() for line in (*entry.lines(), *entry.paragraph()))
     out = io.StringIO()

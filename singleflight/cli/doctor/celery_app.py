@@ -12,9 +12,9 @@ from singleflight.cli.doctor.celery_beat import of_beat
 from singleflight.cli.doctor.findings import Finding, Level
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.keys import lease_key
-from singleflight.lease import Holder
 from singleflight.printable import printable
 from singleflight.stores.base import Listing
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,7 @@ def _of_prefix(app: Any, store: Store) -> Iterator[Finding]:
     strangers: set[str] = set()
     try:
         for key in islice(store.scan(prefix), KEYS_LOOKED_AT):
-            look = store.peek(key)
-            holder = None if look is None else Holder.decode(look.record.holder)
+            holder = View(store.peek(key)).holder
             if holder is None or holder.task in app.tasks or key.startswith(f"{prefix}:beat:"):
                 continue
             if key != lease_key(prefix, holder.task):

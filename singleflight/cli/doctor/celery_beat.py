@@ -17,13 +17,13 @@ from singleflight.celery.ticks import tick_key
 from singleflight.cli.doctor.findings import Finding, Level
 from singleflight.cli.operators.entry import brief
 from singleflight.errors import SingleflightError
-from singleflight.lease import Holder
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from singleflight.celery.runtime import Runtime
-    from singleflight.stores.base import Look, Store
+    from singleflight.stores.base import Store
 
 OURS = ("singleflight", "singleflight.celery.beat:SingleflightScheduler")
 BUILT_IN = "celery.beat:PersistentScheduler"
@@ -68,21 +68,21 @@ def _of_ticks(app: Any, store: Store, entries: dict[str, Any], *, shares: bool) 
     runtime: Runtime = app.singleflight
     unknown: list[str] = []
     late: list[str] = []
-    last: list[tuple[datetime, str, Look]] = []
+    last: list[tuple[datetime, str, View]] = []
     with suppress(SingleflightError):  # has been said
         for name, entry in entries.items():
-            look = store.peek(tick_key(runtime.prefix, name))
-            if look is None or not look.record.started_ms:
+            view = View(store.peek(tick_key(runtime.prefix, name)))
+            if view.started is None:
                 unknown.append(name)
                 continue
-            sent = datetime.fromtimestamp(look.record.started_ms / 1000, UTC)
+            sent = datetime.fromtimestamp(view.started, UTC)
             overdue = _overdue(app, entry, sent)
             if overdue > LATE:
                 late.append(f"{name} (overdue by {brief(overdue)})")
-            last.append((sent, name, look))
+            last.append((sent, name, view))
     if last:
-        sent, name, look = max(last, key=lambda one: one[0])
-        yield Finding(Level.OK, f"the last tick in the store is {name}'s, sent {_by_whom(look)}")
+        sent, name, view = max(last, key=lambda one: one[0])
+        yield Finding(Level.OK, f"the last tick in the store is {name}'s, sent {_by_whom(view)}")
     if unknown:
         what = f"no beat that shares its ticks has sent {_few(unknown)} yet"
         level, remedy = (Level.OK, "") if shares else (Level.WARNING, REMEDY)
@@ -101,9 +101,8 @@ def _overdue(app: Any, entry: dict[str, Any], sent: datetime) -> float:
     return -remaining
 
 
-def _by_whom(look: Look) -> str:
-    holder = Holder.decode(look.record.holder)
-    ago = f"{brief((look.now_ms - look.record.started_ms) / 1000)} ago"
+def _by_whom(view: View) -> str:
+    holder, ago = view.holder, f"{brief(view.started_ago)} ago"
     return f"{ago} by {holder.host} pid {holder.pid}" if holder else ago
 
 

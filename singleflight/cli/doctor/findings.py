@@ -13,6 +13,7 @@ from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.lease import Granted, Outcome, monotonic
 from singleflight.stores.base import Claim, Listing, Release, Renewal, Waits, Waking
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -137,7 +138,7 @@ def _clock(store: Store, key: str) -> Iterator[Finding]:
     after = time.time()
     if look is not None:
         # The store looked at its clock at some instant between the two.
-        seconds = look.now_ms / 1000
+        seconds = View(look).now
         yield of_clock(seconds - min(max(seconds, before), after))
 
 

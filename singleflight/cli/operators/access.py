@@ -18,6 +18,7 @@ from singleflight.events import short_key
 from singleflight.keys import KeyRule, lease_key, readable
 from singleflight.stores import open_store
 from singleflight.stores.base import Listing
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,7 +64,7 @@ class Access:
         """Look at one key; None if the store knows nothing of it."""
         look = self.store.peek(key)
         counted = getattr(self.store, "counts_refusals", True)
-        return None if look is None else Entry(key, look, counted=counted)
+        return None if look is None else Entry(key, View(look), counted=counted)
 
     def related(self, wanted: str) -> list[Entry]:
         """Return the keys of a task, whatever its arguments; if there are none, those that know a run."""

@@ -80,14 +80,13 @@ def evict(access: Access, key: str, *, yes: bool, as_json: bool) -> None:
         Failure: if there is no such record, or nobody can be asked.
     """
     entry = _known(access, key)
-    record = entry.look.record
     if not as_json:
         click.echo("\n".join(entry.lines()))
     if entry.state == "running" and not as_json:
-        news = brief(renewal_interval(record.ttl_ms / 1000))
+        news = brief(renewal_interval(entry.view.ttl))
         click.echo(f"The holder runs, and learns within {news} that it lost its lease.")
         click.echo("Another run can start at once, beside it.")
-    if entry.waiting and not as_json:
+    if entry.view.waiting and not as_json:
         click.echo("The run that waits is judged like any other if its message arrives.")
     if not yes:
         if as_json or not sys.stdin.isatty():
@@ -130,9 +129,9 @@ def _stream(access: Access, every: float) -> None:
 
 def _news(entries: list[Entry], before: dict[str, object]) -> dict[str, object]:
     """Print the keys that have changed, and return all as they are now."""
-    now: dict[str, object] = {entry.key: entry.look.record for entry in entries}
+    now: dict[str, object] = {entry.key: entry.view.contents for entry in entries}
     for entry in entries:
-        if before.get(entry.key) != entry.look.record:
+        if before.get(entry.key) != entry.view.contents:
             click.echo(json.dumps(entry.facts()))
     for key in before.keys() - now.keys():
         click.echo(json.dumps({"key": key, "short_key": named(key), "state": "forgotten"}))
@@ -181,7 +180,7 @@ def _table(shown: list[Entry], *, wide: bool) -> Table:
     for name in ("FOR", "LEFT", *(("WAITS", "REFUSED") if wide else ())):
         table.add_column(name, no_wrap=True, justify="right")
     for entry in shown:
-        facts, held = entry.facts(), entry.look.record.held
+        facts, held = entry.facts(), entry.view.held
         left = facts["time_left"] if entry.state == "running" else facts["window_left"]
         row = [
             entry.state,
@@ -189,8 +188,8 @@ def _table(shown: list[Entry], *, wide: bool) -> Table:
             f"{facts['host']}:{facts['pid']}" if held and facts["host"] else "",
             brief(facts["started_ago"]) if held and isinstance(facts["started_ago"], float) else "",
             brief(left) if isinstance(left, float) else "",
-            "1" if entry.waiting else "",
-            str(entry.look.record.refused or ""),
+            "1" if entry.view.waiting else "",
+            str(entry.view.refused or ""),
         ]
         cells = row if wide else [*row[:2], *row[3:5]]
         table.add_row(*(Text(printable(cell)) for cell in cells))

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from singleflight.events import short_key
 from singleflight.identity import message_id_of
-from singleflight.lease import Holder
 from singleflight.printable import printable
-from singleflight.stores.base import INFINITE
 
 if TYPE_CHECKING:
-    from singleflight.stores.base import Look
+    from singleflight.stores.view import View
 
 STATES = ("running", "lapsed", "waiting", "window", "free")
 """Held; held by somebody not heard of any more; free, and one waits; free but too soon to start; free."""
@@ -28,33 +26,26 @@ class Entry:
     """One key at one moment."""
 
     key: str
-    look: Look
+    view: View
     counted: bool = True
     """Whether the store counts refusals."""
 
     @property
     def state(self) -> str:
         """One of `STATES`."""
-        record, now_ms = self.look.record, self.look.now_ms
-        if record.held:
-            return "running" if record.expires_ms > now_ms else "lapsed"
-        if record.opens_ms >= now_ms:
+        if self.view.held:
+            return "running" if self.view.running else "lapsed"
+        if self.view.in_window:
             return "window"
-        return "waiting" if self.waiting else "free"
-
-    @property
-    def waiting(self) -> str:
-        """The run in the waiting slot; empty if there is none."""
-        return self.look.record.slot if self.look.record.slot_expires_ms > self.look.now_ms else ""
+        return "waiting" if self.view.waiting else "free"
 
     def blockers(self) -> list[str]:
         """Return what keeps fresh runs from the key, and ends with an eviction."""
-        record = self.look.record
-        window = self._left(record.opens_ms)
+        view, window = self.view, self.view.window_left
         return [
-            *([f"run {record.run_id} had it"] if record.held else []),
+            *([f"run {view.run_id} had it"] if view.held else []),
             *([f"its window was closed for {brief(window)} more"] if window else []),
-            *([f"run {self.waiting} waited"] if self.waiting else []),
+            *([f"run {view.waiting} waited"] if view.waiting else []),
         ]
 
     @property
@@ -70,46 +61,37 @@ class Entry:
     @property
     def task(self) -> str:
         """Whose key it is, as far as the store knows: the whole name if a run has held it, else its end."""
-        holder = Holder.decode(self.look.record.holder)
+        holder = self.view.holder
         return holder.task if holder else short_key(self.key).rpartition(":")[0]
 
     def knows(self, run_id: str) -> bool:
-        """Whether a run, or one of a message with this id, holds the key, waits for it, or is remembered."""
-        record = self.look.record
-        runs = (record.run_id, self.waiting, *(run.run_id for run in record.runs))
-        return any(run_id in (run, message_id_of(run)) for run in runs)
+        """Whether a run, or one of a message with this id, has had the key, or has asked to wait for it."""
+        return any(run_id in (run, message_id_of(run)) for run in self.view.known_runs)
 
     def facts(self) -> dict[str, object]:
         """Return all there is, for JSON; durations in seconds, None where something does not apply."""
-        record = self.look.record
-        holder = Holder.decode(record.holder)
+        view = self.view
+        holder = view.holder
         return {
             "key": self.key,
             "short_key": self.name,
             "task": self.task,
             "state": self.state,
-            "run_id": record.run_id or None,
-            "fence": record.fence,
+            "run_id": view.run_id or None,
+            "fence": view.fence,
             "host": holder.host if holder else None,
             "pid": holder.pid if holder else None,
-            "started_ago": self._ago(record.started_ms),
-            "time_left": self._left(record.expires_ms) if record.held else None,
-            "window_left": self._left(record.opens_ms),
-            "waiting": self.waiting or None,
-            "waiting_left": self._left(record.slot_expires_ms) if self.waiting else None,
-            "outcome": record.outcome or None,
-            "refused": record.refused if self.counted else None,
-            "refused_reason": record.refused_reason or None,
-            "refused_ago": self._ago(record.refused_ms),
-            "forgotten_in": self.look.remaining_ms / 1000,
-            "runs": [
-                {
-                    "run_id": run.run_id,
-                    "attempt": None if run.attempt >= INFINITE else run.attempt,
-                    "ended": run.ended,
-                }
-                for run in reversed(record.runs)
-            ],
+            "started_ago": view.started_ago,
+            "time_left": view.time_left,
+            "window_left": view.window_left,
+            "waiting": view.waiting or None,
+            "waiting_left": view.waiting_left,
+            "outcome": view.outcome or None,
+            "refused": view.refused if self.counted else None,
+            "refused_reason": view.refused_reason or None,
+            "refused_ago": view.refused_ago,
+            "forgotten_in": view.forgotten_in,
+            "runs": [{"run_id": run.run_id, "attempt": run.attempt, "ended": run.ended} for run in view.runs],
         }
 
     def lines(self) -> list[str]:
@@ -120,72 +102,64 @@ class Entry:
 
     def paragraph(self) -> list[str]:
         """Return what `show` says."""
-        record = self.look.record
+        view = self.view
         rows = [
             ("key", self.key),
             ("task", self.task),
             ("state", self.state),
-            ("run", record.run_id or "none yet"),
-            ("holder" if record.held else "last holder", str(Holder.decode(record.holder) or "unknown")),
-            ("fence", str(record.fence)),
-            ("started", _since(self._ago(record.started_ms))),
-            ("time left", brief(self._left(record.expires_ms)) if record.held else "not held"),
+            ("run", view.run_id or "none yet"),
+            ("holder" if view.held else "last holder", str(view.holder or "unknown")),
+            ("fence", str(view.fence)),
+            ("started", _since(view.started_ago)),
+            ("time left", brief(view.time_left) if view.held else "not held"),
             (
                 "window",
-                f"{brief(self._left(record.opens_ms))} left" if self._left(record.opens_ms) else "open",
+                f"{brief(view.window_left)} left" if view.window_left else "open",
             ),
             ("waiting", self._waiting()),
-            ("outcome", record.outcome or ("still running" if record.held else "none")),
+            ("outcome", view.outcome or ("still running" if view.held else "none")),
             (
                 "refused",
                 self._refusals("") or ("none" if self.counted else "not counted by this kind of store"),
             ),
-            ("forgotten", f"in {brief(self.look.remaining_ms / 1000)}, if not used"),
+            ("forgotten", f"in {brief(view.forgotten_in)}, if not used"),
         ]
         lines = [f"{name:<12} {text}" for name, text in rows]
-        for number, run in enumerate(list(reversed(record.runs))[:SHOWN_RUNS]):
-            ended = "ended" if run.attempt >= INFINITE else f"attempt {run.attempt}"
+        for number, run in enumerate(view.runs[:SHOWN_RUNS]):
+            ended = "ended" if run.attempt is None else f"attempt {run.attempt}"
             if not run.ended:
                 ended += ", not ended"
             lines.append(f"{'last runs' if number == 0 else '':<12} {run.run_id}  {ended}")
         return [printable(line, MOST_SHOWN) for line in lines]
 
     def _story(self) -> list[str]:
-        record = self.look.record
+        view = self.view
         parts = []
-        holder = Holder.decode(record.holder)
+        holder = view.holder
         where = f"{holder.host} pid {holder.pid}" if holder else "somebody"
-        started = self._ago(record.started_ms)
-        if record.held:
+        started = view.started_ago
+        if view.held:
             silent = self.state == "lapsed"
-            left = "not heard of since" if silent else f"{brief(self._left(record.expires_ms))} left"
+            left = "not heard of since" if silent else f"{brief(view.time_left)} left"
             parts.append(f"{where} for {brief(started)}, {left}")
         else:
-            parts.append(f"{record.outcome or 'free'}, started {_since(started)}")
-        if window := self._left(record.opens_ms):
+            parts.append(f"{view.outcome or 'free'}, started {_since(started)}")
+        if window := view.window_left:
             parts.append(f"next start in {brief(window)}")
-        if self.waiting:
-            left = "" if record.held else f", for {brief(self._left(record.slot_expires_ms))} at most"
+        if view.waiting:
+            left = "" if view.held else f", for {brief(view.waiting_left)} at most"
             parts.append(f"one waits{left}")
         return parts
 
     def _waiting(self) -> str:
-        left = brief(self._left(self.look.record.slot_expires_ms))
-        return f"{self.waiting}, for {left} at most" if self.waiting else "nobody"
+        waiting, left = self.view.waiting, brief(self.view.waiting_left)
+        return f"{waiting}, for {left} at most" if waiting else "nobody"
 
     def _refusals(self, word: str = " refused") -> str:
-        record = self.look.record
-        if not record.refused:
+        view = self.view
+        if not view.refused:
             return ""
-        return (
-            f"{record.refused}{word}, last {_since(self._ago(record.refused_ms))} ({record.refused_reason})"
-        )
-
-    def _ago(self, moment_ms: int) -> float | None:
-        return (self.look.now_ms - moment_ms) / 1000 if moment_ms else None
-
-    def _left(self, moment_ms: int) -> float | None:
-        return (moment_ms - self.look.now_ms) / 1000 if moment_ms > self.look.now_ms else None
+        return f"{view.refused}{word}, last {_since(view.refused_ago)} ({view.refused_reason})"
 
 
 def in_order(entries: list[Entry]) -> list[Entry]:

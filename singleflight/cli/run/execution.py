@@ -21,6 +21,7 @@ from singleflight.leases.claiming import Leases
 from singleflight.leases.keeper import process_keeper
 from singleflight.stores import STORE_TIMEOUT, open_store
 from singleflight.stores.base import REMEMBER, RUNS_KEPT
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from singleflight.cli.run.guard import Limits
@@ -133,9 +134,8 @@ def _give_back(lease: Lease, outcome: Outcome, signals: Signals, patience: float
 
 def _forgotten(store: Store, request: Request) -> bool:
     """Whether a planned time is older than all that a full record remembers: it may have been run."""
-    look = store.peek(request.key)
     known = []
-    for run in look.record.runs if look is not None else ():
+    for run in View(store.peek(request.key)).runs:
         with suppress(ValueError):  # a run without a planned time, or a task's
             known.append(datetime.fromisoformat(run.run_id))
     return len(known) >= RUNS_KEPT and datetime.fromisoformat(request.run_id) < min(known)
