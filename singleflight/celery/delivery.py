@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Context
@@ -10,6 +9,7 @@ from celery.app.task import Context
 from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.stores.bounds import MAX_ATTEMPT
+from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def may_come_back(task: Task, *, timeout: bool = False) -> bool:
 
 
 def header_of(request: Mapping[str, Any], *, eager: bool) -> object:
-    """Return what a request's message carries of ours, by its mapping; see `Delivery.read`."""
+    """Return what a request's message carries of ours, by its mapping; see `read`."""
     if eager:  # where headers are not spread over the request
         return mapping(request.get("headers")).get(HEADER)
     return request.get(HEADER)
@@ -86,48 +86,27 @@ class Header(dict[str, object]):
         self["for"] = [id_of(message_id), task]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One arrival of one run's message at one worker."""
+def read(
+    request: Mapping[str, Any], task: str, arrival: Arrival | None = None, *, eager: bool = False
+) -> Delivery:
+    """Read a request's mapping: `Context.__dict__` in the pool, ``Request.request_dict`` outside it.
 
-    run_id: str
-    attempt: int
-    token: str
-    args: Any
-    kwargs: Any
-    carried: Carried = field(default_factory=Carried)
-    redelivered: bool = False
-    parent_id: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the caller, without ours."""
-
-    @property
-    def returning(self) -> bool:
-        """True if the run may have started before: a retry, or a message that is delivered again."""
-        return self.redelivered or self.attempt > 0
-
-    @classmethod
-    def read(
-        cls, request: Mapping[str, Any], task: str, arrival: Arrival | None = None, *, eager: bool = False
-    ) -> Delivery:
-        """Read a request's mapping: `Context.__dict__` in the pool, ``Request.request_dict`` outside it.
-
-        All of it is its author's word, apart from ``arrival``; what has no fitting type counts as not there.
-        Never raises.
-        """
-        token = new_token() if arrival is None else arrival.token
-        # A request that tests push may have no id.
-        message_id = id_of(request.get("id") or token) if arrival is None else arrival.message_id
-        carried = Carried.read(header_of(request, eager=eager), message_id, task)
-        parent_id = request.get("parent_id")
-        return cls(
-            run_id=run_of(message_id, carried.mark),
-            attempt=attempt_of(request),
-            token=token,
-            args=sequence(request.get("args")),
-            kwargs=mapping(request.get("kwargs")),
-            carried=carried,
-            redelivered=bool(mapping(request.get("delivery_info")).get("redelivered")),
-            parent_id=id_of(parent_id) if parent_id else None,
-            headers=own_headers(request),
-        )
+    All of it is its author's word, apart from ``arrival``; what has no fitting type counts as not there.
+    Never raises.
+    """
+    token = new_token() if arrival is None else arrival.token
+    # A request that tests push may have no id.
+    message_id = id_of(request.get("id") or token) if arrival is None else arrival.message_id
+    carried = Carried.read(header_of(request, eager=eager), message_id, task)
+    parent_id = request.get("parent_id")
+    return Delivery(
+        run_id=run_of(message_id, carried.mark),
+        attempt=attempt_of(request),
+        token=token,
+        args=sequence(request.get("args")),
+        kwargs=mapping(request.get("kwargs")),
+        carried=carried,
+        redelivered=bool(mapping(request.get("delivery_info")).get("redelivered")),
+        parent_id=id_of(parent_id) if parent_id else None,
+        headers=own_headers(request),
+    )

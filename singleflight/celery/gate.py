@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from singleflight.api import holding
 from singleflight.celery import endings, joining
 from singleflight.celery.abort import Abort
-from singleflight.celery.delivery import HEADER, Delivery, may_come_back
+from singleflight.celery.delivery import HEADER, may_come_back, read
 from singleflight.celery.state import State, arrival_of, known_state, state_of
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.events import Event, Kind, short_key
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from singleflight.celery.runtime import Runtime
     from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
+    from singleflight.tasks.delivery import Delivery
     from singleflight.tasks.message import Carried
 
 
@@ -66,7 +67,7 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     eager, arrival = state_of(context).eager, arrival_of(context.properties)
     if arrival is not None and (not isinstance(context.id, str) or id_of(context.id) != arrival.message_id):
         context.id = arrival.message_id  # Celery lets a message's body replace the id that it came with
-    delivery = Delivery.read(context.__dict__, task.name, arrival, eager=eager)
+    delivery = read(context.__dict__, task.name, arrival, eager=eager)
     slot = delivery.carried.slot
     try:
         policy = runtime.policy(task, delivery)
@@ -112,7 +113,7 @@ def _claim(
     other = joining.met(task, policy, delivery.carried)  # again: it may have ended since the first look
     if other is not None and other.is_over and joining.was_there(runtime, request.key, other.run_id):
         state_of(context).lease = answer
-        answer.began = delivery.returning
+        answer.began = delivery.must_run
         return other.take_over()
     state_of(context).keeps_slot = policy.at_publish
     return _under(answer, task, delivery, body, before, abort)
@@ -165,7 +166,7 @@ def _under(
 ) -> Any:
     context = task.request
     state_of(context).lease = lease
-    lease.began = delivery.returning
+    lease.began = delivery.must_run
     if delivery.carried.deferrals:
         header = delivery.carried.started().write(delivery.run_id, task.name)
         context.headers = {**(context.headers or {}), HEADER: header}
@@ -258,7 +259,7 @@ def decide(
 ) -> tuple[Step, Carried]:
     """Return what becomes of a refused run, and what it carries if it comes back."""
     carried, longest = delivery.carried, runtime.longest_deferral
-    must_run = carried.must_run or delivery.returning or delivery.parent_id == message_id_of(busy.run_id)
+    must_run = delivery.must_run or delivery.parent_id == message_id_of(busy.run_id)
     age = math.inf if busy.since is None else time.time() - busy.since
     waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, must_run, age, longest)
     step = next_step(busy, policy, waiter, random.random())  # noqa: S311 - spreads waiters
@@ -297,7 +298,7 @@ def _without_store(
     if wanted == "defer":
         waited, longest = max(OUTAGE, carried.deferrals), runtime.longest_deferral
         delay = deferral(waited, math.inf, random.random(), longest)  # noqa: S311
-        endings.defer(task, delivery.run_id, carried.deferred(must_run=delivery.returning), delay)
+        endings.defer(task, delivery.run_id, carried.deferred(must_run=delivery.must_run), delay)
     runtime.leases.notify(
         Event(
             kind=Kind.UNGUARDED,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
-from singleflight.celery.delivery import Delivery, may_come_back
+from singleflight.celery.delivery import may_come_back, read
 from singleflight.celery.errors import SKIPPED, Ended
 from singleflight.celery.state import PROPERTY, Arrival
 from singleflight.errors import SingleflightError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from celery.worker.request import Request as Behind
 
     from singleflight.leases.claiming import Request as Asked
+    from singleflight.tasks.delivery import Delivery
 else:
     Behind = object
 
@@ -154,7 +155,7 @@ class SingletonRequest(Behind):
     def _singleflight_asked(self) -> tuple[Delivery, Asked | None]:
         """Return this delivery, and what the child has asked the store for, or would have."""
         runtime = self.task.singleflight
-        delivery = Delivery.read(self._request_dict, self.task.name, self._singleflight_arrival)
+        delivery = read(self._request_dict, self.task.name, self._singleflight_arrival)
         policy = runtime.policy(self.task, delivery)
         return delivery, None if policy is None else runtime.request(self.task, policy, delivery)
 

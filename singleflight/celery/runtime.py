@@ -16,23 +16,23 @@ from singleflight.events import Notify, levels_of, short_key
 from singleflight.identity import message_id_of
 from singleflight.keys import rule_of, stem
 from singleflight.lease import Outcome, monotonic
-from singleflight.leases.claiming import Leases, Request
+from singleflight.leases.claiming import Leases
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
-from singleflight.stores.base import REMEMBER, Release, Waits
-from singleflight.tasks.decisions import LONGEST_DEFERRAL, slot_wait
-from singleflight.tasks.keyless import key_of_run
+from singleflight.stores.base import REMEMBER, Release
+from singleflight.tasks.decisions import LONGEST_DEFERRAL
 from singleflight.tasks.message import tell_once
 from singleflight.tasks.publishing import Slots
 
 if TYPE_CHECKING:
     from celery import Celery, Task
 
-    from singleflight.celery.delivery import Delivery
     from singleflight.keys import KeyRule
+    from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
+    from singleflight.tasks.delivery import Delivery
 
 LEAVE_AGAIN = 1.0
 """Seconds between two tries to free a waiting slot."""
@@ -257,40 +257,8 @@ class Runtime:
 
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""
-        key = key_of_run(
-            key_rule(self.prefix, task, policy),
-            delivery.args,
-            delivery.kwargs,
-            headers=delivery.headers,
-            run_id=delivery.run_id,
-            observing=self.enabled == "observe",
-        )
-        if key is None:
-            return None
-        carried, wait = delivery.carried, 0.0
-        must_run = carried.must_run or delivery.returning
-        # A run that joins, or is about to be skipped after an outage of the store, needs no turn of its own:
-        # its reservation would only keep others out.
-        takes_turns = carried.joins is None and (
-            must_run or policy.one_waits or policy.on_conflict == "defer"
-        )
-        goes_first = carried.goes_first and takes_turns
-        if policy.one_waits or goes_first or (policy.at_publish and must_run):
-            wait = slot_wait(carried.deferrals)
-        return Request(
-            key=key,
-            task=task.name,
-            run_id=delivery.run_id,
-            token=delivery.token,
-            attempt=delivery.attempt,
-            ttl=policy.ttl,
-            window=policy.window,
-            wait=wait,
-            waits=Waits.FIRST if goes_first else Waits.PASSED,
-            max_hold=policy.max_hold,
-            # Of a body that runs without an answer from the store nobody can say that it never began.
-            returning=delivery.returning or policy.on_store_error == "run",
-        )
+        observing = self.enabled == "observe"
+        return delivery.request(key_rule(self.prefix, task, policy), policy, observing=observing)
 
 
 def key_rule(prefix: str, task: Task, policy: Policy) -> KeyRule:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from celery.app.task import Context
 
-    from singleflight.celery.delivery import Delivery
     from singleflight.lease import Lease
+    from singleflight.tasks.delivery import Delivery
 
 ATTRIBUTE = "singleflight_state"
 """Where a request keeps its `State`."""

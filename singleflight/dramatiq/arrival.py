@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from dramatiq import Broker
     from dramatiq.broker import MessageProxy
 
-    from singleflight.dramatiq.delivery import Delivery
     from singleflight.dramatiq.gate import Ticket
     from singleflight.leases.claiming import Leases, Request
     from singleflight.policy import Policy
+    from singleflight.tasks.delivery import Delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singleflight.dramatiq import occurrences
@@ -10,6 +9,7 @@ from singleflight.identity import run_of
 from singleflight.leases.claiming import new_token
 from singleflight.policy import Singleton
 from singleflight.stores.bounds import MAX_ATTEMPT
+from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried, counted, id_of, mapping, sequence
 
 if TYPE_CHECKING:
@@ -22,43 +22,24 @@ OPTION = "singleflight"
 """The message option with all that a run carries of ours; standard JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What a message says about its run."""
+def read(message: MessageProxy, actor: Actor[Any, Any]) -> Delivery:
+    """Read a message as a worker got it, decoded, and mint the delivery's token.
 
-    run_id: str
-    attempt: int
-    token: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    carried: Carried
-    options: Mapping[str, Any]
-    must_run: bool
-    """A retry, a redelivery, or deferred as one of these: never a duplicate."""
-
-    @classmethod
-    def read(cls, message: MessageProxy, actor: Actor[Any, Any]) -> Delivery:
-        """Read a message as a worker got it, decoded, and mint the delivery's token.
-
-        All of it is its sender's word; what has no fitting type counts as not there.
-        """
-        carried = carried_by(message)
-        attempt = retries(message)
-        own, occurrence = (
-            id_of(message.message_id),
-            occurrences.of_message(message, actor.options.get("occurrence")),
-        )
-        return cls(
-            run_id=run_of(own, carried.mark) if occurrence is None else f"at {occurrence}",
-            attempt=attempt,
-            token=new_token(),
-            args=sequence(message.args),
-            kwargs=dict(mapping(message.kwargs)),
-            carried=carried,
-            options=message.options,
-            # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
-            must_run=bool(attempt or carried.must_run or getattr(message, "redelivered", False)),
-        )
+    All of it is its sender's word; what has no fitting type counts as not there.
+    """
+    carried, own = carried_by(message), id_of(message.message_id)
+    occurrence = occurrences.of_message(message, actor.options.get("occurrence"))
+    return Delivery(
+        run_id=run_of(own, carried.mark) if occurrence is None else f"at {occurrence}",
+        attempt=retries(message),
+        token=new_token(),
+        args=sequence(message.args),
+        kwargs=dict(mapping(message.kwargs)),
+        carried=carried,
+        # Only RabbitMQ tells of a redelivery; elsewhere the store knows the run if it has started.
+        redelivered=bool(getattr(message, "redelivered", False)),
+        headers=own_options(message.options),
+    )
 
 
 def own_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dramatiq import Middleware
 from singleflight.api import PREFIX
 from singleflight.dramatiq import declared, errors, gate, marks, order
 from singleflight.dramatiq.arrival import Arrival
-from singleflight.dramatiq.delivery import Delivery, carry
+from singleflight.dramatiq.delivery import carry, read
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify, levels_of
 from singleflight.leases.keeper import process_keeper
@@ -112,7 +112,7 @@ class Singleflight(Middleware):
         if "singleton" not in actor.options:
             return
         with errors.unswallowed(message.actor_name):
-            delivery = Delivery.read(message, actor)
+            delivery = read(message, actor)
             policy = self.runtime.policy(actor, delivery.carried)
             request = self.runtime.request(actor, policy, delivery) if policy else None
             if policy is None or request is None:

@@ -10,19 +10,17 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import ActorNotFound
 
 from singleflight.api import run_around
-from singleflight.dramatiq.delivery import Delivery, carried_by, own_options
+from singleflight.dramatiq.delivery import carried_by, own_options, read
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError
 from singleflight.keys import rule_of
 from singleflight.lease import Outcome
-from singleflight.leases.claiming import Leases, Request
+from singleflight.leases.claiming import Leases
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
-from singleflight.stores.base import Release, Waits
+from singleflight.stores.base import Release
 from singleflight.stores.memory import MemoryStore
-from singleflight.tasks.decisions import slot_wait
-from singleflight.tasks.keyless import key_of_run
 from singleflight.tasks.message import Carried, tell_once
 from singleflight.tasks.publishing import Place, Slots, leave
 
@@ -34,8 +32,10 @@ if TYPE_CHECKING:
 
     from singleflight.events import Notify
     from singleflight.keys import KeyRule
+    from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
+    from singleflight.tasks.delivery import Delivery
 
 NAMESPACE = "dramatiq"
 """What Dramatiq's Redis broker calls its namespace if nobody says otherwise."""
@@ -125,7 +125,7 @@ class Runtime:
         try:
             actor = broker.get_actor(message.actor_name)
             place = self.place(actor, message.copy())
-            delivery = Delivery.read(message, actor)
+            delivery = read(message, actor)
         except ActorNotFound:
             return
         except Exception as error:  # noqa: BLE001 - a message that cannot be read cannot have had a place
@@ -206,35 +206,8 @@ class Runtime:
 
     def request(self, actor: Actor[Any, Any], policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the actor."""
-        key = key_of_run(
-            self.key_rule(actor, policy),
-            delivery.args,
-            delivery.kwargs,
-            headers=own_options(delivery.options),
-            run_id=delivery.run_id,
-            observing=self.enabled == "observe",
-        )
-        if key is None:
-            return None
-        carried = delivery.carried
-        # A run that is about to be skipped after an outage, or takes over a result, needs no turn.
-        takes_turns = delivery.must_run or policy.one_waits or policy.on_conflict == "defer"
-        goes_first = carried.goes_first and takes_turns
-        waits = policy.one_waits or goes_first or (policy.at_publish and delivery.must_run)
-        return Request(
-            key=key,
-            task=actor.actor_name,
-            run_id=delivery.run_id,
-            token=delivery.token,
-            attempt=delivery.attempt,
-            ttl=policy.ttl,
-            window=policy.window,
-            wait=slot_wait(carried.deferrals) if waits else 0.0,
-            waits=Waits.FIRST if goes_first else Waits.PASSED,
-            max_hold=policy.max_hold,
-            # Of a body that runs without an answer from the store nobody can say that it never began.
-            returning=delivery.must_run or policy.on_store_error == "run",
-        )
+        observing = self.enabled == "observe"
+        return delivery.request(self.key_rule(actor, policy), policy, observing=observing)
 
 
 def _defaults(value: object) -> Singleton | None:

@@ -84,7 +84,7 @@ class FlightRecorder:
             ConfigurationError: if the call takes no lease.
             AssertionError: if such a run is under way already, or its window is not over.
         """
-        from singleflight.celery.delivery import Delivery  # noqa: PLC0415 - writers of stores have no Celery
+        from singleflight.tasks.delivery import Delivery  # noqa: PLC0415 - writers of stores have no Celery
 
         run_id, token = f"elsewhere-{uuid4()}", uuid4().hex
         delivery = Delivery(run_id, 0, token, args, kwargs)

@@ -16,10 +16,10 @@ import pytest
 from celery import chain, chord, group
 from celery.result import AsyncResult, GroupResult
 
-from singleflight.celery.delivery import Delivery
 from singleflight.events import short_key
 from singleflight.lease import Lease
 from singleflight.leases.claiming import Request, new_token
+from singleflight.tasks.delivery import Delivery
 from tests.integration import canvas_app
 from tests.integration.canvas_app import MODES
 from tests.support.rig import Rig

@@ -9,9 +9,9 @@ from celery import Celery, chain, chord, signature
 
 from singleflight import Skipped
 from singleflight.celery import install
-from singleflight.celery.delivery import Delivery
 from singleflight.leases.claiming import Request, new_token
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.delivery import Delivery
 from tests.integration import canvas_app, worker_app
 from tests.support.bodylog import overlaps
 from tests.support.rig import Rig

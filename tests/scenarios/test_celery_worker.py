@@ -101,7 +101,7 @@ SCRIPT = """
 import warnings
 from celery import Celery
 from singleflight.celery import install
-from singleflight.celery.delivery import Delivery
+from singleflight.tasks.delivery import Delivery
 
 app = Celery(broker="memory://")
 install(app, "memory://")

@@ -13,9 +13,10 @@ from celery import Celery
 from singleflight import ConfigurationError, Kind, Singleton
 from singleflight.celery import __file__ as celery_package
 from singleflight.celery import install, settings
-from singleflight.celery.delivery import HEADER, NESTING, Delivery
+from singleflight.celery.delivery import HEADER, NESTING, read
 from singleflight.stores.memory import MemoryStore
 from singleflight.stores.redis import RedisStore
+from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def test_a_delivery_knows_whether_its_run_may_have_started(
     request_dict: dict[str, Any], attempt: int, returning: bool
 ) -> None:
     """Retries and replacements raise the attempt; a redelivered message may have run."""
-    delivery = Delivery.read({"id": "run", HEADER: None, **request_dict}, "task")
+    delivery = read({"id": "run", HEADER: None, **request_dict}, "task")
 
     assert (delivery.attempt, delivery.returning) == (attempt, returning)
 

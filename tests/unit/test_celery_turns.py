@@ -1,4 +1,4 @@
-"""Who asks for the next turn of a key: those that must run, and nobody who would only keep others out."""
+"""What becomes of a refused Celery run, and for how long its broker lets it stay away."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from celery import VERSION, Celery
 
 from singleflight import Singleton
 from singleflight.celery import install
-from singleflight.celery.delivery import Delivery, may_come_back
+from singleflight.celery.delivery import may_come_back
 from singleflight.celery.endings import countable
 from singleflight.celery.gate import decide
-from singleflight.errors import StoreUnavailable
 from singleflight.lease import Busy, Reason
-from singleflight.stores.base import Waits
 from singleflight.tasks.decisions import Defer, Skip
+from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.support.core import Core
-
-OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
 
 
 @pytest.fixture
@@ -38,62 +33,6 @@ def app() -> Iterator[Celery]:
 
 def nothing() -> None:
     """Do nothing."""
-
-
-@pytest.mark.parametrize(
-    ("options", "carried", "redelivered", "wait", "first"),
-    [
-        ({}, {}, False, False, False),
-        ({}, OFTEN, False, False, False),  # kept away by outages of the store: it may yet be a duplicate
-        ({}, OFTEN, True, True, True),
-        ({}, {**OFTEN, "must_run": True}, False, True, True),
-        ({"on_conflict": "join", "by": ()}, OFTEN, False, False, False),
-        ({"on_conflict": "join", "by": ()}, {**OFTEN, "joins": "other"}, True, False, False),
-        ({"on_conflict": "defer"}, {}, False, False, False),
-        ({"on_conflict": "defer"}, OFTEN, False, True, True),
-        ({"on_conflict": "coalesce"}, {}, False, True, False),
-        ({"at_most_one": "waiting_or_running"}, OFTEN, False, False, False),
-        ({"at_most_one": "waiting_or_running"}, {}, True, True, False),
-    ],
-)
-def test_only_what_must_run_asks_for_a_turn(
-    app: Celery,
-    options: dict[str, Any],
-    carried: dict[str, Any],
-    redelivered: bool,
-    wait: bool,
-    first: bool,
-) -> None:
-    """A reservation keeps fresh runs out; one that is made by a duplicate would do so for nothing."""
-    app.task(shared=False, name="turns.task", singleton=Singleton(**options))(nothing)
-    task = app.tasks["turns.task"]
-    delivery = Delivery("run", 0, "token", (), {}, Carried(**carried), redelivered)
-    runtime = app.singleflight
-    request = runtime.request(task, runtime.policy(task), delivery)
-
-    assert (request.wait > 0, request.waits is Waits.FIRST) == (wait, first)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "redelivered", "keeps"), [(0, False, False), (0, True, True), (1, False, True)]
-)
-def test_a_copy_whose_claim_got_no_answer_keeps_the_window_of_its_run(
-    app: Celery, core: Core, attempt: int, redelivered: bool, keeps: bool
-) -> None:
-    """Only a run that cannot have begun gives its window back when its claim is taken back."""
-    app.task(shared=False, name="turns.windowed", singleton=Singleton(window=3600))(nothing)
-    task = app.tasks["turns.windowed"]
-    delivery = Delivery("run", attempt, "token", (), {}, redelivered=redelivered)
-    request = app.singleflight.request(task, app.singleflight.policy(task), delivery)
-    core.store.deafen()
-    with pytest.raises(StoreUnavailable):
-        core.leases.claim(request)
-    core.store.mend()
-    core.pass_time(1)
-
-    record = core.store.record(request.key)
-    assert not record.held
-    assert (record.started_ms > 0) == keeps
 
 
 @pytest.mark.parametrize(

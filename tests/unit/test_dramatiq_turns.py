@@ -1,4 +1,4 @@
-"""Which Dramatiq runs ask for the next turn of a key, and how one ends that waits no longer."""
+"""How a Dramatiq run ends that waits no longer, and which one it joins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from singleflight import Singleton
 from singleflight.dramatiq import gate
 from singleflight.dramatiq.arrival import Arrival
 from singleflight.dramatiq.declared import check
-from singleflight.dramatiq.delivery import Delivery, carried_by
+from singleflight.dramatiq.delivery import carried_by
 from singleflight.dramatiq.errors import Ended
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify
 from singleflight.lease import Busy, Reason
 from singleflight.stores.base import Waits
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried
-
-OFTEN: dict[str, Any] = {"deferrals": 5, "since": time.time()}
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def broker() -> StubBroker:
     return StubBroker(middleware=[Results(backend=StubBackend(), store_results=True)])
 
 
-def arrival(broker: StubBroker, carried: Carried, *, must_run: bool = False, **options: Any) -> Arrival:
+def arrival(broker: StubBroker, carried: Carried, **options: Any) -> Arrival:
     """Return a message that arrives at a worker, with nothing in the store yet."""
     runtime = Runtime(
         MemoryStore(),
@@ -53,41 +52,13 @@ def arrival(broker: StubBroker, carried: Carried, *, must_run: bool = False, **o
 
     work.options["singleton"] = Singleton(**options)
     message = work.message()
-    delivery = Delivery(message.message_id, 0, "token", (), {}, carried, {}, must_run)
+    delivery = Delivery(message.message_id, 0, "token", (), {}, carried)
     policy = runtime.policy(work, carried)
     assert policy is not None
     request = runtime.request(work, policy, delivery)
     assert request is not None
     leases = runtime.leases(broker)
     return Arrival(broker, MessageProxy(message), delivery, policy, request, leases, observing=False)
-
-
-@pytest.mark.parametrize(
-    ("options", "carried", "must_run", "wait", "first"),
-    [
-        ({}, {}, False, False, False),
-        ({}, OFTEN, False, False, False),  # kept away by outages of the store: it may yet be a duplicate
-        ({}, OFTEN, True, True, True),
-        ({"on_conflict": "join", "by": "*"}, OFTEN, False, False, False),
-        ({"on_conflict": "defer"}, {}, False, False, False),
-        ({"on_conflict": "defer"}, OFTEN, False, True, True),
-        ({"on_conflict": "coalesce"}, {}, False, True, False),
-        ({"at_most_one": "waiting_or_running"}, OFTEN, False, False, False),
-        ({"at_most_one": "waiting_or_running"}, {}, True, True, False),
-    ],
-)
-def test_only_what_must_run_asks_for_a_turn(
-    broker: StubBroker,
-    options: dict[str, Any],
-    carried: dict[str, Any],
-    must_run: bool,
-    wait: bool,
-    first: bool,
-) -> None:
-    """A reservation keeps fresh runs out, and goes past others'; a duplicate would do so for nothing."""
-    request = arrival(broker, Carried(**carried), must_run=must_run, **options).request
-
-    assert (request.wait > 0, request.waits is Waits.FIRST) == (wait, first)
 
 
 def ended(arrival: Arrival) -> None:

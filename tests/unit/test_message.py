@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from singleflight import ConfigurationError, Singleton
 from singleflight.celery import install
-from singleflight.celery.delivery import Delivery
+from singleflight.celery.delivery import read as read_request
 from singleflight.dramatiq import install as install_dramatiq
-from singleflight.dramatiq.delivery import Delivery as Message
+from singleflight.dramatiq.delivery import read as read_message
 from singleflight.policy import LONGEST_CALL
 from singleflight.stores.base import INFINITE
 from singleflight.tasks.message import MAX_RUN, MOST_DEFERRALS, Carried, id_of
@@ -67,7 +67,7 @@ def test_no_header_raises_and_what_counts_has_its_type_and_bounds(header: Any) -
 @given(st.dictionaries(st.sampled_from(["id", "retries", "replaced_task_nesting", "args", "kwargs"]), JSON))
 def test_no_request_raises_and_what_is_asked_for_is_bounded(request: dict[str, Any]) -> None:
     """A run has an id that every store keeps, and an attempt between 0 and the one of its end."""
-    read = Delivery.read(request, "task")
+    read = read_request(request, "task")
 
     assert 0 < len(read.run_id) <= MAX_RUN
     assert read.run_id.isprintable()
@@ -80,7 +80,7 @@ def test_no_options_of_a_dramatiq_message_raise(options: dict[str, Any], message
     """What a message of Dramatiq says is as foreign as one of Celery."""
     actor = dramatiq.actor(broker=StubBroker(middleware=[]), actor_name="task")(work)
     message = MessageProxy(actor.message().copy(message_id=message_id, options=options))
-    read = Message.read(message, actor)
+    read = read_message(message, actor)
 
     assert 0 < len(read.run_id) <= MAX_RUN
     assert 0 <= read.attempt < INFINITE
@@ -161,7 +161,7 @@ def test_a_call_cannot_choose_another_lease_nor_close_its_own_for_long(
         actor.send_with_options(singleton=Singleton(**option))
 
     header = {"for": ["run", "bounded"], "options": option}
-    delivery = Delivery.read({"id": "run", "singleflight": header}, "bounded")
+    delivery = read_request({"id": "run", "singleflight": header}, "bounded")
     assert app.singleflight.policy(task, delivery) == app.singleflight.policy(task)
 
 
@@ -184,7 +184,7 @@ def test_options_that_a_declaration_would_refuse_are_left_out_of_a_message(
     name = f"left.{next(iter(options))}"
     app.task(shared=False, name=name, singleton=declared)(work)
     header = {"for": ["run", name], "options": options}
-    task, delivery = app.tasks[name], Delivery.read({"id": "run", "singleflight": header}, name)
+    task, delivery = app.tasks[name], read_request({"id": "run", "singleflight": header}, name)
 
     assert app.singleflight.policy(task, delivery) == app.singleflight.policy(task)
     assert "its options are left out" in caplog.text
