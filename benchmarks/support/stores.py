@@ -39,9 +39,9 @@ def other_stores(*, quick: bool) -> Iterator[dict[str, str]]:
 
 
 def _tables(url: str) -> None:
-    from singleflight.stores.sql.setup import create_tables  # noqa: PLC0415 - optional
+    from singleflight.stores.sql import SqlStore  # noqa: PLC0415 - optional
 
-    create_tables(url)
+    SqlStore(url).set_up()
 
 
 def _emulator(children: Children) -> str:
@@ -52,13 +52,13 @@ def _emulator(children: Children) -> str:
     argv = [str(Path(sys.executable).parent / "ministack")]
     child = children.add(Child("ministack", argv, env={**os.environ, **own}))
     from singleflight.errors import SingleflightError  # noqa: PLC0415 - optional, as the next one
-    from singleflight.stores.dynamodb.setup import create_table  # noqa: PLC0415
+    from singleflight.stores.dynamodb import DynamoStore  # noqa: PLC0415
 
     url = f"dynamodb://leases?region=us-east-1&endpoint=http://127.0.0.1:{port}"
     deadline = time.monotonic() + START
     while True:
         try:
-            create_table(url)
+            DynamoStore.from_url(url).set_up()
         except SingleflightError:
             if not child.alive or time.monotonic() > deadline:
                 raise

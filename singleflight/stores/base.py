@@ -270,3 +270,32 @@ class Listing(Protocol):
         Must neither block the server nor change anything; keys that come or go meanwhile may be missed.
         """
         ...
+
+
+@runtime_checkable
+class SetUp(Protocol):
+    """What a store may tell besides: how it comes to be, and with which rights it does."""
+
+    def set_up(self) -> bool:
+        """Make what is missing, with the rights of somebody who may; False if nothing ever needs to be made.
+
+        Safe to repeat, and several times at once.
+
+        Raises:
+            ConfigurationError: if this user may not.
+            StoreUnavailable: if the store does not answer.
+        """
+        ...
+
+    def instructions(self, prefix: str) -> list[str]:
+        """Return, line by line, what to run instead of `set_up`, and the least rights of those who use it.
+
+        A comment says before each part whom it is for.
+        """
+        ...
+
+
+WORKERS = "workers, beats, publishers, and singleflight run"
+OPERATORS = "operators: ls, show, evict, watch, doctor"
+LOOKERS = "operators who only look: ls, show, watch; evict and doctor need what workers need"
+"""Whom `SetUp.instructions` are for."""

@@ -21,8 +21,7 @@ from singleflight.stores import open_store
 from singleflight.stores.base import Claim
 from singleflight.stores.dynamodb import DynamoStore
 from singleflight.stores.dynamodb.clock import BOUND
-from singleflight.stores.dynamodb.setup import create_table
-from singleflight.stores.sql.setup import create_tables
+from singleflight.stores.sql import SqlStore
 from tests.support.child import DIE_WITH_PARENT
 from tests.support.crowd import Crowd, run
 from tests.support.databases import MariaServer, PostgresServer, TransactionPooler
@@ -43,7 +42,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A database with the tables, whose sessions are in a time zone that no process is in."""
     zone = "timezone=Asia/Kolkata" if request.param is PostgresServer else "--default-time-zone=+05:30"
     with request.param(zone) as server:
-        create_tables(server.url)
+        SqlStore(server.url).set_up()
         yield server
 
 
@@ -53,7 +52,7 @@ def dynamodb() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, Ministack() as server:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        create_table(server.url)
+        DynamoStore.from_url(server.url).set_up()
         yield server.url
 
 
@@ -207,7 +206,7 @@ def test_scenario_63_eight_processes_on_one_file_hear_of_no_locked_database(
 ) -> None:
     """Eight processes that claim, renew and release in one SQLite file count exactly, and none fails."""
     url = f"sqlite:///{tmp_path / 'leases.db'}"
-    create_tables(url)
+    SqlStore(url).set_up()
     crowd = Crowd(url, name, str(tmp_path / "counter"), processes=8, threads=1, each=60, ttl=1.0)
     counts = run(crowd)
 

@@ -54,20 +54,20 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresServer]:
     """A running PostgreSQL with the tables."""
-    from singleflight.stores.sql.setup import create_tables
+    from singleflight.stores.sql import SqlStore
 
     with PostgresServer("timezone=Asia/Kolkata") as server:
-        create_tables(server.url)
+        SqlStore(server.url).set_up()
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaServer]:
     """A running MariaDB with the tables."""
-    from singleflight.stores.sql.setup import create_tables
+    from singleflight.stores.sql import SqlStore
 
     with MariaServer("--default-time-zone=+05:30") as server:
-        create_tables(server.url)
+        SqlStore(server.url).set_up()
         yield server
 
 
@@ -86,32 +86,32 @@ def mariadb_url(mariadb: MariaServer) -> str:
 @pytest.fixture(scope="session")
 def sqlite_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file with the tables."""
-    from singleflight.stores.sql.setup import create_tables
+    from singleflight.stores.sql import SqlStore
 
     url = f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'leases.db'}"
-    create_tables(url)
+    SqlStore(url).set_up()
     return url
 
 
 @pytest.fixture(scope="session")
 def ministack() -> Iterator[Ministack]:
     """A running DynamoDB emulator with a table."""
-    from singleflight.stores.dynamodb.setup import create_table
+    from singleflight.stores.dynamodb import DynamoStore
 
     with pytest.MonkeyPatch.context() as patch, Ministack() as server:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        create_table(server.url)
+        DynamoStore.from_url(server.url).set_up()
         yield server
 
 
 @pytest.fixture(scope="session")
 def dynalite() -> Iterator[Dynalite]:
     """Another emulator with a table."""
-    from singleflight.stores.dynamodb.setup import create_table
+    from singleflight.stores.dynamodb import DynamoStore
 
     with pytest.MonkeyPatch.context() as patch, Dynalite() as server:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        create_table(server.url)
+        DynamoStore.from_url(server.url).set_up()
         yield server

@@ -23,10 +23,10 @@ from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.lease import Busy, Granted, Reason
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewed
-from singleflight.stores.dynamodb.client import make_client
 from singleflight.stores.dynamodb.clock import BOUND, ServerClock
-from singleflight.stores.dynamodb.setup import create_table, least_policy
+from singleflight.stores.dynamodb.setup import instructions
 from singleflight.stores.dynamodb.store import LEFT_LYING, DynamoStore
+from singleflight.stores.dynamodb.table import Table
 from singleflight.testing import FakeClock, RealClock, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release, renew
 from tests.support.dynamo import REGION, Refusals
@@ -83,7 +83,7 @@ class TestDynamoStore(StoreContract):
 
     def lose(self, store: DynamoStore, key: str) -> None:
         """Delete the item."""
-        store._client().delete_item(TableName=store.table, Key={"lease_key": {"S": key}})
+        store._client().delete_item(TableName=store._table.name, Key={"lease_key": {"S": key}})
 
 
 class _ByItsOwnClock(StoreContract):
@@ -312,7 +312,7 @@ def test_a_missing_table_is_named_with_its_remedy(ministack: Ministack, key: str
 
 def test_a_foreign_table_is_permanent(ministack: Ministack, key: str) -> None:
     """A table with another key is a permanent fault, at use and when it is to be made."""
-    client = make_client(REGION, f"http://127.0.0.1:{ministack.port}", 5)
+    client = Table("", REGION, f"http://127.0.0.1:{ministack.port}").client(5)
     client.create_table(
         TableName="orders",
         BillingMode="PAY_PER_REQUEST",
@@ -323,13 +323,13 @@ def test_a_foreign_table_is_permanent(ministack: Ministack, key: str) -> None:
     with pytest.raises(ConfigurationError, match="not ours"):
         claim(DynamoStore.from_url(ministack.table("orders")), key, "a")
     with pytest.raises(ConfigurationError, match="not ours"):
-        create_table(ministack.table("orders"))
+        DynamoStore.from_url(ministack.table("orders")).set_up()
 
 
 def test_the_table_tidies_itself_and_is_paid_by_request(ministack: Ministack) -> None:
     """A table that was made, even twice, has its tidying on and no fixed capacity."""
-    create_table(ministack.url)
-    client = make_client(REGION, f"http://127.0.0.1:{ministack.port}", 5)
+    DynamoStore.from_url(ministack.url).set_up()
+    client = Table("", REGION, f"http://127.0.0.1:{ministack.port}").client(5)
 
     described = client.describe_time_to_live(TableName="leases")["TimeToLiveDescription"]
     assert (described["TimeToLiveStatus"], described["AttributeName"]) == ("ENABLED", "forget_at")
@@ -347,7 +347,8 @@ def test_the_least_policy_is_what_is_used(hindered: DynamoStore, refusals: Refus
     hindered.evict(key)
     hindered.peek(key)
 
-    (statement,) = json.loads(least_policy(hindered.address))["Statement"]
+    _, workers, *_ = instructions(hindered._table)
+    (statement,) = json.loads(workers)["Statement"]
     assert {f"dynamodb:{operation}" for operation in refusals.requests} == set(statement["Action"])
     assert statement["Resource"] == f"arn:aws:dynamodb:{REGION}:*:table/leases"
 
@@ -366,8 +367,8 @@ def test_another_region_of_the_table_is_refused(ministack: Ministack, store: Dyn
     granted(store, key, "a")
     elsewhere = DynamoStore.from_url(ministack.url.replace(REGION, "us-east-1"), timeout=5)
     # The emulator keeps regions apart; a global table copies items.
-    client = make_client("us-east-1", elsewhere.endpoint, 5)
-    create_table(elsewhere.address)
+    client = Table("", "us-east-1", elsewhere._table.endpoint).client(5)
+    elsewhere.set_up()
     client.put_item(TableName="leases", Item=store._get(key))
 
     with pytest.raises(ConfigurationError, match="was written in eu-west-1, and here is us-east-1"):

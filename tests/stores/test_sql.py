@@ -21,7 +21,7 @@ from singleflight.stores import open_store
 from singleflight.stores.base import Renewal, Renewed
 from singleflight.stores.sql import SqlStore
 from singleflight.stores.sql.engine import parse
-from singleflight.stores.sql.setup import create_tables, statements
+from singleflight.stores.sql.setup import statements
 from singleflight.stores.sql.tables import leases, runs, schema
 from singleflight.testing.contract_base import claim, granted, ran, refused, release
 from tests.support.databases import MariaServer, PostgresServer
@@ -234,7 +234,7 @@ def test_a_lock_that_others_keep_is_not_waited_for(postgresql: PostgresServer, k
 def test_a_silent_server_is_unavailable_in_time(kind: type[PostgresServer | MariaServer], key: str) -> None:
     """A server that takes requests and never answers costs the timeout, and is used again afterwards."""
     with kind() as server:
-        create_tables(server.url)
+        SqlStore(server.url).set_up()
         with opened(server.url, timeout=0.5) as store:
             granted(store, key, "a")
             server.pause()
@@ -275,7 +275,7 @@ its sockets open then."""
 def test_every_driver_of_postgresql_says_in_our_words_that_nobody_answers(driver: str, key: str) -> None:
     """What a driver lets through of its socket is an outage too, for a release as for a claim."""
     with PostgresServer() as server:
-        create_tables(server.url)
+        SqlStore(server.url).set_up()
         url = server.url.replace("postgresql://", f"postgresql+{driver}://")
         command = [sys.executable, "-W", "ignore", "-c", CUT_OFF, url, key]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asking:
@@ -364,8 +364,8 @@ def test_missing_tables_are_named_with_their_remedy(server: str, request: pytest
     with opened(url) as store, pytest.raises(ConfigurationError, match="`singleflight init '") as caught:
         claim(store, "key", "a")
     assert "hunter2" not in str(caught.value)
-    create_tables(url)
-    create_tables(url)
+    SqlStore(url).set_up()
+    SqlStore(url).set_up()
     with opened(url) as store:
         granted(store, "key", "a")
 
@@ -420,7 +420,7 @@ def test_no_server_is_store_unavailable(scheme: str) -> None:
 def test_other_tables_and_other_records_are_no_duplicates(tmp_path: Path) -> None:
     """Tables or records of another version are permanent faults that name both versions."""
     url = f"sqlite:///{tmp_path}/leases.db"
-    create_tables(url)
+    SqlStore(url).set_up()
     with opened(url) as store, connected(url) as connection:
         granted(store, "key", "a")
         connection.execute(update(leases).values(v=99))
@@ -500,7 +500,7 @@ def test_the_statements_that_are_printed_are_those_that_work(
             connection.execute(text("CREATE DATABASE by_hand"))
         url = url.rpartition("/")[0] + "/by_hand"
     with connected(url) as connection:
-        for statement in statements(url):
+        for statement in statements(parse(url)):
             connection.execute(text(statement))
 
     with opened(url) as store:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import monotonic
-from singleflight.stores.dynamodb.client import make_client
+from singleflight.stores.base import OPERATORS, WORKERS
 from singleflight.stores.dynamodb.errors import code_of, driver, translated
-from singleflight.stores.dynamodb.store import DynamoStore
+
+if TYPE_CHECKING:
+    from singleflight.stores.dynamodb.table import Table
 
 KEY = [{"AttributeName": "lease_key", "KeyType": "HASH"}]
 TIDYING = {"AttributeName": "forget_at", "Enabled": True}
 
 
-def create_table(url: str, *, wait: float = 60.0) -> None:
+def make_table(table: Table, *, wait: float = 60.0) -> None:
     """Make the table of a DynamoDB store, paid by request, with tidying on; safe to repeat.
 
     Args:
-        url: ``dynamodb://table?region=...&endpoint=...``
-        wait: seconds to wait until the table can be used.
+        table: which one.
+        wait: seconds to wait until it can be used.
 
     Raises:
-        ConfigurationError: if the user may not, the URL is wrong, or a table of that name is none of ours.
+        ConfigurationError: if the user may not, or a table of that name is none of ours.
         StoreUnavailable: if the table is not there in time.
     """
-    store = DynamoStore.from_url(url)
     try:
-        client = make_client(store.region, store.endpoint, 10)
+        client = table.client(10)
         try:
             client.create_table(
-                TableName=store.table,
+                TableName=table.name,
                 BillingMode="PAY_PER_REQUEST",
                 AttributeDefinitions=[{"AttributeName": "lease_key", "AttributeType": "S"}],
                 KeySchema=KEY,
@@ -40,43 +41,41 @@ def create_table(url: str, *, wait: float = 60.0) -> None:
         except driver.ClientError as error:
             if code_of(error) != "ResourceInUseException":
                 raise
-        _check(_wait(client, store, wait), store)
-        _tidy(client, store.table)
+        _check(_wait(client, table, wait), table)
+        _tidy(client, table.name)
     except (driver.ClientError, driver.BotoCoreError) as error:
-        raise translated(error, store.address, "the table") from error
+        raise translated(error, table.address, "the table") from error
 
 
-def least_policy(url: str, *, listing: bool = False) -> str:
-    """Return the least IAM policy, as JSON, for those who use the store but do not make its table.
+def instructions(table: Table) -> list[str]:
+    """Return the least IAM policies, as JSON: of workers, and of operators, who also list keys."""
+    return [f"# {WORKERS}", _policy(table), f"# {OPERATORS}", _policy(table, listing=True)]
 
-    Args:
-        url: ``dynamodb://table?region=...&endpoint=...``
-        listing: also for `Listing.scan`, which operators need and workers do not.
-    """
-    store = DynamoStore.from_url(url)
-    arn = f"arn:aws:dynamodb:{store.region or '*'}:*:table/{store.table}"
+
+def _policy(table: Table, *, listing: bool = False) -> str:
+    arn = f"arn:aws:dynamodb:{table.region or '*'}:*:table/{table.name}"
     actions = ["dynamodb:GetItem", "dynamodb:PutItem", *(["dynamodb:Scan"] if listing else [])]
     statement = {"Effect": "Allow", "Action": actions, "Resource": arn}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)
 
 
-def _wait(client: Any, store: DynamoStore, seconds: float) -> dict[str, Any]:
+def _wait(client: Any, table: Table, seconds: float) -> dict[str, Any]:
     deadline = monotonic() + seconds
     while True:
-        table: dict[str, Any] = client.describe_table(TableName=store.table)["Table"]
-        if table["TableStatus"] == "ACTIVE":
-            return table
+        found: dict[str, Any] = client.describe_table(TableName=table.name)["Table"]
+        if found["TableStatus"] == "ACTIVE":
+            return found
         if monotonic() > deadline:
-            raise StoreUnavailable(f"store {store.address}: the table is still {table['TableStatus']}")
+            raise StoreUnavailable(f"store {table.address}: the table is still {found['TableStatus']}")
         time.sleep(0.5)
 
 
-def _check(table: dict[str, Any], store: DynamoStore) -> None:
-    if table["KeySchema"] != KEY:
-        raise ConfigurationError(f"store {store.address}: the table is not ours; choose another name")
-    if table.get("Replicas"):
+def _check(found: dict[str, Any], table: Table) -> None:
+    if found["KeySchema"] != KEY:
+        raise ConfigurationError(f"store {table.address}: the table is not ours; choose another name")
+    if found.get("Replicas"):
         raise ConfigurationError(
-            f"store {store.address}: this is a global table, whose regions do not wait for each other; "
+            f"store {table.address}: this is a global table, whose regions do not wait for each other; "
             "make a table of one region for leases"
         )
 

@@ -19,7 +19,6 @@ import random
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import monotonic
@@ -28,11 +27,12 @@ from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_claim, check_release
 from singleflight.stores.deciding import DecidingStore
-from singleflight.stores.dynamodb.client import make_client
 from singleflight.stores.dynamodb.clock import ServerClock
 from singleflight.stores.dynamodb.errors import THROTTLING, code_of, driver, passing, translated
 from singleflight.stores.dynamodb.items import alive, item_of
 from singleflight.stores.dynamodb.pace import Pace
+from singleflight.stores.dynamodb.setup import instructions, make_table
+from singleflight.stores.dynamodb.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,24 +52,14 @@ class DynamoStore(DecidingStore):
     What it writes as an end is up to `singleflight.stores.dynamodb.clock.BOUND` seconds later than asked.
 
     Args:
-        table: the table's name.
-        region: AWS region; built in, what AWS's own tools would take.
-        endpoint: URL of another server than AWS.
+        table: where leases are kept.
         timeout: seconds that one operation may take, including its retries.
         remember: seconds for which an ended run is recognised.
     """
 
-    def __init__(
-        self,
-        table: str,
-        *,
-        region: str | None = None,
-        endpoint: str | None = None,
-        timeout: float = 1.0,
-        remember: float = REMEMBER,
-    ) -> None:
+    def __init__(self, table: Table, *, timeout: float = 1.0, remember: float = REMEMBER) -> None:
         super().__init__(remember=remember)
-        self.table, self.region, self.endpoint = table, region, endpoint
+        self._table = table
         self.timeout = timeout
         self._clock = ServerClock()
         self._pace = Pace()
@@ -82,23 +72,12 @@ class DynamoStore(DecidingStore):
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 1.0, remember: float = REMEMBER) -> DynamoStore:
         """Return the store of ``dynamodb://table?region=...&endpoint=...``; nothing is connected yet."""
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
-        unknown = sorted(set(options) - {"region", "endpoint"})
-        if not parts.netloc or "@" in parts.netloc or parts.path.strip("/") or unknown:
-            wrong = f"the option {unknown[0]!r}" if unknown else "what stands where the table's name belongs"
-            raise ConfigurationError(
-                f"the URL of a DynamoDB store is dynamodb://table?region=...&endpoint=..., correct {wrong}; "
-                "credentials come from where AWS's own tools take them"
-            )
-        return cls(parts.netloc, **options, timeout=timeout, remember=remember)
+        return cls(Table.from_url(url), timeout=timeout, remember=remember)
 
     @property
     def address(self) -> str:
         """Where the table is, for messages."""
-        given = {"region": self.region, "endpoint": self.endpoint}
-        query = "&".join(f"{name}={value}" for name, value in given.items() if value)
-        return f"dynamodb://{self.table}" + (f"?{query}" if query else "")
+        return self._table.address
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
@@ -166,6 +145,16 @@ class DynamoStore(DecidingStore):
             if "LastEvaluatedKey" not in response:
                 return
             page["ExclusiveStartKey"] = response["LastEvaluatedKey"]
+
+    def set_up(self) -> bool:
+        """See `SetUp.set_up`."""
+        make_table(self._table)
+        return True
+
+    def instructions(self, prefix: str) -> list[str]:
+        """See `SetUp.instructions`."""
+        del prefix  # rights are for the whole table
+        return instructions(self._table)
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
@@ -254,7 +243,7 @@ class DynamoStore(DecidingStore):
         client = self._client()
         sent = self._clock.steady()
         try:
-            response: dict[str, Any] = getattr(client, operation)(TableName=self.table, **parameters)
+            response: dict[str, Any] = getattr(client, operation)(TableName=self._table.name, **parameters)
         except driver.ClientError as error:
             headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             if "date" in headers:
@@ -276,7 +265,7 @@ class DynamoStore(DecidingStore):
         pid = os.getpid()
         if pid not in self._clients:
             # If two threads come here at once, one of the clients is dropped unused.
-            self._clients.setdefault(pid, make_client(self.region, self.endpoint, self.timeout / 2))
+            self._clients.setdefault(pid, self._table.client(self.timeout / 2))
         return self._clients[pid]
 
     def _check(self, key: str, item: Item | None) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
-from singleflight.stores.base import REMEMBER, Renewed
+from singleflight.stores.base import OPERATORS, REMEMBER, WORKERS, Renewed
 from singleflight.stores.bounds import check_claim, check_place, check_release
 from singleflight.stores.redis.errors import PASSING, cause_of, code_of, driver, permanent, translated
 from singleflight.stores.redis.scripts import (
@@ -103,10 +103,20 @@ class RedisStore:
         """Open a store on the servers of a ready client, through connections of its own."""
         return cls(topology_from_client(client), timeout=timeout, remember=remember)
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """All that a restricted user must be allowed, on the keys of the prefix."""
-        return commands_of(self._topology)
+    def set_up(self) -> bool:
+        """See `SetUp.set_up`."""
+        return False
+
+    def instructions(self, prefix: str) -> list[str]:
+        """See `SetUp.instructions`: a user for workers, and one for operators."""
+        rights = " ".join(f"+{name}" for name in commands_of(self._topology))
+        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {rights}"
+        return [
+            f"# {WORKERS}",
+            f"ACL SETUSER singleflight {user}",
+            f"# {OPERATORS}",
+            f"ACL SETUSER operator {user} +scan +info +config|get",
+        ]
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 # First: it says what to install if SQLAlchemy is missing.
-from singleflight.stores.sql.engine import address, make_engine, parse  # isort: skip
+from singleflight.stores.sql.engine import address, make_engine  # isort: skip
 from sqlalchemy import exc, insert, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from singleflight.stores.base import LOOKERS, WORKERS
 from singleflight.stores.sql.errors import translated
 from singleflight.stores.sql.tables import SCHEMA_VERSION, metadata, schema
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 ATTEMPTS = 5
 """CREATE TABLE IF NOT EXISTS is no protection against somebody who does the same at the same moment."""
 
 
-def create_tables(url: str) -> None:
+def make_tables(url: URL) -> None:
     """Make the tables of the SQL store where they are missing; safe to repeat, and several times at once.
 
     Raises:
-        ConfigurationError: if the user may not, or the URL is wrong.
+        ConfigurationError: if the user may not.
         StoreUnavailable: if the database does not answer.
     """
-    parsed = parse(url)
-    engine = make_engine(parsed, timeout=30)
+    engine = make_engine(url, timeout=30)
     try:
         with engine.connect() as connection:
-            if parsed.get_backend_name() == "sqlite":
+            if url.get_backend_name() == "sqlite":
                 # Readers and the writer do not wait for each other; the file remembers it.
                 connection.execute(text("PRAGMA journal_mode=WAL"))
             for attempt in range(1, ATTEMPTS + 1):
@@ -40,22 +44,27 @@ def create_tables(url: str) -> None:
             with suppress(exc.IntegrityError):
                 connection.execute(insert(schema).values(version=SCHEMA_VERSION))
     except (exc.SQLAlchemyError, OSError) as error:
-        raise translated(error, address(parsed), "the tables") from error
+        raise translated(error, address(url), "the tables") from error
     finally:
         engine.dispose()
 
 
-def grants(rights: str, user: str, what_for: str) -> list[str]:
-    """Return the statements that let a user do something with all tables, behind a comment."""
-    return [
-        f"-- {what_for}",
-        *(f"GRANT {rights} ON {table.name} TO {user};" for table in metadata.sorted_tables),
-    ]
+def instructions(url: URL) -> list[str]:
+    """Return the statements that make the tables, and those that let others use them."""
+    lines = [f"{statement};" for statement in statements(url)]
+    if url.get_backend_name() != "sqlite":
+        for what_for, rights, user in (
+            (WORKERS, "SELECT, INSERT, UPDATE, DELETE", "singleflight"),
+            (LOOKERS, "SELECT", "operator"),
+        ):
+            lines.append(f"-- {what_for}")
+            lines += [f"GRANT {rights} ON {table.name} TO {user};" for table in metadata.sorted_tables]
+    return lines
 
 
-def statements(url: str) -> list[str]:
-    """Return what `create_tables` executes, for those who make their tables by other means."""
-    dialect = make_engine(parse(url), timeout=1).dialect
+def statements(url: URL) -> list[str]:
+    """Return what `make_tables` executes, for those who make their tables by other means."""
+    dialect = make_engine(url, timeout=1).dialect
     made = []
     for table in metadata.sorted_tables:
         made.append(CreateTable(table).compile(dialect=dialect))

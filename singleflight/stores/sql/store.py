@@ -31,6 +31,7 @@ from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_release
 from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.sql.errors import no_tables, passing, translated
+from singleflight.stores.sql.setup import instructions, make_tables
 from singleflight.stores.sql.tables import (
     SCHEMA_VERSION,
     OvertakenError,
@@ -168,6 +169,16 @@ class SqlStore(DecidingStore):
             if len(keys) < PAGE:
                 return
             last = keys[-1]
+
+    def set_up(self) -> bool:
+        """See `SetUp.set_up`."""
+        make_tables(self._url)
+        return True
+
+    def instructions(self, prefix: str) -> list[str]:
+        """See `SetUp.instructions`."""
+        del prefix  # rights are for whole tables
+        return instructions(self._url)
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
