@@ -21,7 +21,8 @@ from singleflight.lease import Busy, Lease, Reason, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.policy import Singleton, resolve
 from singleflight.stores import as_store, is_store
-from singleflight.stores.base import Waits, Waking
+from singleflight.stores.base import Waits
+from singleflight.stores.optional import Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable

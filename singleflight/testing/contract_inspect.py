@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from singleflight.lease import Reason
-from singleflight.stores.base import Listing
+from singleflight.stores.optional import Listing
 from singleflight.testing.contract_base import LONG, Rules, claim, granted, look, ran, refused, release
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ class _OnValkey(StoreContract):
 
     def lose(self, store: RedisStore, key: str) -> None:
         """Delete the key through a connection of the test's own."""
-        with redis.Redis(**store._topology.options) as client:
+        with redis.Redis(**store._connections.topology.options) as client:
             client.delete(key)
 
 

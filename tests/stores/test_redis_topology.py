@@ -57,7 +57,7 @@ class TestRedis7(_OnRedis):
 
     def lose(self, store: RedisStore, key: str) -> None:
         """Delete the key through a connection of the test's own."""
-        with redis.Redis(unix_socket_path=store._topology.options["path"]) as client:
+        with redis.Redis(unix_socket_path=store._connections.topology.options["path"]) as client:
             client.delete(key)
 
 
@@ -353,7 +353,7 @@ def test_scenario_49_a_client_behind_sentinels_will_do(
     client = asked.master_for(SERVICE)
     try:
         with closing(RedisStore.from_client(client, timeout=5)) as store:
-            assert isinstance(store._topology, Sentinels)
+            assert isinstance(store._connections.topology, Sentinels)
             ran(store, key, "a")
         assert client.exists(key)
         with pytest.raises(ConfigurationError, match="on a replica"):
@@ -371,7 +371,7 @@ def test_scenario_49_a_client_of_a_cluster_will_do(cluster: ValkeyCluster, key: 
     client = redis.RedisCluster(startup_nodes=[node], decode_responses=decode)
     try:
         with closing(RedisStore.from_client(client, timeout=5)) as store:
-            assert isinstance(store._topology, Cluster)
+            assert isinstance(store._connections.topology, Cluster)
             for number in range(9):
                 ran(store, f"{key[:-1]}{number}}}", "a")
             assert renew(store, key, "a", granted(store, key, "a")) is Renewed.RENEWED

@@ -13,7 +13,7 @@ from dramatiq.results import ResultMissing
 
 from singleflight.api import PREFIX
 from singleflight.stores import open_store
-from singleflight.stores.base import Listing
+from singleflight.stores.optional import Listing
 from tests.integration.dramatiq_actors import BROKER, STORE, Actors, make_broker
 from tests.support.bodylog import VARIABLE, BodyLog
 from tests.support.child import Child

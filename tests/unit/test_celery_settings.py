@@ -76,9 +76,9 @@ def test_leases_go_to_the_brokers_redis_unless_a_store_is_named() -> None:
     """The broker's host and database, or those of singleflight_url, or a ready store."""
     store = runtime().leases.store
     assert isinstance(store, RedisStore)
-    assert store._topology.address == "broker:6379/3"
+    assert store._connections.topology.address == "broker:6379/3"
     named = runtime(conf={"singleflight_url": "redis://leases/1"}).leases.store
-    assert named._topology.address == "leases:6379/1"
+    assert named._connections.topology.address == "leases:6379/1"
     ready = MemoryStore()
     assert runtime(store=ready).leases.store is ready
 

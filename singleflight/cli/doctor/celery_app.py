@@ -13,7 +13,7 @@ from singleflight.cli.doctor.findings import Finding, Level
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.keys import lease_key
 from singleflight.printable import printable
-from singleflight.stores.base import Listing
+from singleflight.stores.optional import Listing
 from singleflight.stores.view import View
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.lease import Granted, Outcome, monotonic
-from singleflight.stores.base import Claim, Listing, Release, Renewal, Waits, Waking
+from singleflight.stores.base import Claim, Release, Renewal, Waits
+from singleflight.stores.optional import Listing, Waking
 from singleflight.stores.view import View
 
 if TYPE_CHECKING:

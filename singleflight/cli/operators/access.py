@@ -17,7 +17,7 @@ from singleflight.errors import ConfigurationError
 from singleflight.events import short_key
 from singleflight.keys import KeyRule, lease_key, readable
 from singleflight.stores import open_store
-from singleflight.stores.base import Listing
+from singleflight.stores.optional import Listing
 from singleflight.stores.view import View
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from singleflight.cli.operators.access import open_store_of
 from singleflight.cli.operators.commands import on_store
 from singleflight.cli.output import Failure
-from singleflight.stores.base import SetUp
+from singleflight.stores.optional import SetUp
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from singleflight.errors import SingleflightError
-from singleflight.stores.base import Waking
+from singleflight.stores.optional import Waking
 
 if TYPE_CHECKING:
     from singleflight.cli.run.signals import Signals

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import monotonic
-from singleflight.stores.base import OPERATORS, WORKERS
 from singleflight.stores.dynamodb.errors import code_of, driver, translated
+from singleflight.stores.optional import OPERATORS, WORKERS
 
 if TYPE_CHECKING:
     from singleflight.stores.dynamodb.table import Table

@@ -10,16 +10,14 @@ The record's fields are listed in ``lua/read.lua``. Every operation is one round
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
-from singleflight.stores.base import OPERATORS, REMEMBER, WORKERS, Renewed
+from singleflight.stores.base import REMEMBER, Renewed
 from singleflight.stores.bounds import check_claim, check_place, check_release
-from singleflight.stores.redis.errors import PASSING, cause_of, code_of, driver, permanent, translated
+from singleflight.stores.redis.errors import PASSING, code_of, driver, permanent, translated
+from singleflight.stores.redis.operated import Operated
 from singleflight.stores.redis.scripts import (
     CLAIM,
     EVICT,
@@ -35,15 +33,14 @@ from singleflight.stores.redis.scripts import (
     numbers,
     unanswered,
 )
-from singleflight.stores.redis.topology import commands_of, topology_from_client, topology_from_url
+from singleflight.stores.redis.topology import topology_from_client, topology_from_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
 
     from singleflight.lease import Busy, Granted
     from singleflight.stores.base import Claim, Look, Release, Renewal
-    from singleflight.stores.redis.connection import ClusterConnection, Connection
     from singleflight.stores.redis.topology import Topology
     from singleflight.stores.redis.wire import Word
 
@@ -59,20 +56,11 @@ TICK = 0.1
 GLANCE = 0.03
 """Seconds between two looks of somebody whose time is nearly over."""
 
-FORGETFUL = (
-    "maxmemory-policy of {} is {}: a full server forgets leases, and two runs of a key may start; "
-    "CONFIG SET maxmemory-policy noeviction, or keep leases in a server of their own"
-)
-"""What is dangerous about a server that may evict them."""
-
-OF_THE_STORE = (driver.RedisError, OSError)
-"""Errors that mean something about the store; all others are somebody else's, such as a time limit."""
-
 LEAST_TIMEOUT = 0.05
 """Seconds: no renewal waits less, however short its lease, or a busy machine would never renew one."""
 
 
-class RedisStore:
+class RedisStore(Operated):
     """A `Store` in Redis or Valkey; safe to use from any thread and on both sides of a fork.
 
     Args:
@@ -82,14 +70,8 @@ class RedisStore:
     """
 
     def __init__(self, topology: str | Topology, *, timeout: float = 1.0, remember: float = REMEMBER) -> None:
+        super().__init__(topology_from_url(topology) if isinstance(topology, str) else topology, timeout)
         self.remember = remember
-        self.timeout = timeout
-        self._topology = topology_from_url(topology) if isinstance(topology, str) else topology
-        self._connections: dict[str, tuple[int, float, Connection | ClusterConnection]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave connections behind: a copy in another process makes its own."""
-        return {**self.__dict__, "_connections": {}}
 
     @classmethod
     def from_url(
@@ -102,21 +84,6 @@ class RedisStore:
     def from_client(cls, client: Any, *, timeout: float = 1.0, remember: float = REMEMBER) -> RedisStore:
         """Open a store on the servers of a ready client, through connections of its own."""
         return cls(topology_from_client(client), timeout=timeout, remember=remember)
-
-    def set_up(self) -> bool:
-        """See `SetUp.set_up`."""
-        return False
-
-    def instructions(self, prefix: str) -> list[str]:
-        """See `SetUp.instructions`: a user for workers, and one for operators."""
-        rights = " ".join(f"+{name}" for name in commands_of(self._topology))
-        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {rights}"
-        return [
-            f"# {WORKERS}",
-            f"ACL SETUSER singleflight {user}",
-            f"# {OPERATORS}",
-            f"ACL SETUSER operator {user} +scan +info +config|get",
-        ]
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
@@ -164,9 +131,9 @@ class RedisStore:
         return max(patience, min(LEAST_TIMEOUT, self.timeout))
 
     def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
-        connection = self._connection(f"renewals, {timeout} s", timeout)
+        connection = self._connections.get(f"renewals, {timeout} s", timeout)
         commands = [(1, one.key, *self._renewal(one)) for one in renewals]
-        with self._translating(connection, renewals[0].key):
+        with self._connections.translating(connection, renewals[0].key):
             answers = connection.run_all([("EVALSHA", RENEW.sha, *command) for command in commands])
             forgotten = [i for i, answer in enumerate(answers) if isinstance(answer, driver.NoScriptError)]
             if forgotten:
@@ -218,72 +185,13 @@ class RedisStore:
             return
         where = f"{key if '{' in key else f'{{{key}}}'}:{run_id}"
         seconds = min(seconds - TICK, LONGEST_WAIT)
-        connection = self._connection("turns", LONGEST_WAIT + self.timeout)
-        with self._translating(connection, key):
+        connection = self._connections.get("turns", LONGEST_WAIT + self.timeout)
+        with self._connections.translating(connection, key):
             connection.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
-
-    def servers(self) -> dict[str, Callable[[Question[Answer]], Answer]]:
-        """Return, by address, how an operator asks each server with keys what is no lease's business.
-
-        A question is a function that takes a redis-py client.
-        """
-        connection = self._connection("requests", self.timeout / 2)
-        with self._translating(connection, "the server"):
-            clients = connection.primaries()
-
-        def asker(client: Any) -> Callable[[Question[Answer]], Answer]:
-            def ask(question: Question[Answer]) -> Answer:
-                with self._translating(connection, "the server"):
-                    return question(client)
-
-            return ask
-
-        if len(clients) == 1:
-            return {self._topology.address: asker(clients[0])}
-        kwargs = [client.connection_pool.connection_kwargs for client in clients]
-        return {
-            f"{one['host']}:{one['port']}": asker(client) for one, client in zip(kwargs, clients, strict=True)
-        }
-
-    def risks(self) -> list[str]:
-        """Return what is dangerous about the servers, one sentence with its remedy each.
-
-        What the user may not see is left out, as is a server that does not answer.
-        """
-        found: list[str] = []
-        with suppress(SingleflightError):
-            for ask in self.servers().values():
-                with suppress(SingleflightError):
-                    info: dict[str, Any] = ask(lambda client: client.info("memory"))
-                    policy = str(info.get("maxmemory_policy", "noeviction"))
-                    if policy != "noeviction":
-                        found.append(FORGETFUL.format(self._topology.address, policy))
-        return list(dict.fromkeys(found))
-
-    def scan(self, prefix: str) -> Iterator[str]:
-        """See `Listing.scan`; SCAN may give a key more than once, and never blocks a server for long."""
-        connection = self._connection("requests", self.timeout / 2)
-        pattern = re.sub(r"([*?\[\]^\\-])", r"\\\1", prefix) + ":*"
-        seen: set[bytes] = set()
-        with self._translating(connection, prefix):
-            servers = connection.primaries()
-        for server in servers:
-            cursor, more = 0, True
-            while more:
-                with self._translating(connection, prefix):
-                    cursor, keys = server.scan(cursor, match=pattern, count=1000, _type="string")
-                more = cursor != 0
-                for key in keys:
-                    if key not in seen:
-                        seen.add(key)
-                        yield key.decode(errors="surrogateescape")
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
-        connections, self._connections = self._connections, {}
-        for pid, _, connection in connections.values():
-            if pid == os.getpid():
-                connection.close()
+        self._connections.close()
 
     def _test_clock(self) -> int:
         """Microseconds of another clock; always 0 but in tests."""
@@ -298,7 +206,7 @@ class RedisStore:
 
     def _ask(self, script: Script, key: str, own: Sequence[int], *words: str | int) -> Any:
         # Half the time for each of two tries, so that both together keep the caller's timeout.
-        connection = self._connection("requests", self.timeout / 2)
+        connection = self._connections.get("requests", self.timeout / 2)
         arguments = (self._numbers(*own), *words)
         try:
             try:
@@ -308,44 +216,10 @@ class RedisStore:
                     raise
                 connection.drop()
                 return script.run(connection, key, arguments)
-        except BaseException as error:  # `_translating` without what that costs each request
-            self._give_up(connection, error)
-            if not isinstance(error, OF_THE_STORE):
-                raise
-            raise translated(error, self._topology.address, key) from cause_of(error)
+        except BaseException as error:  # noqa: BLE001 - `translating` without what that costs each request
+            self._connections.fail(connection, error, key)
 
     def _renewed(self, answer: Any, key: str) -> Renewed | SingleflightError:
         if unanswered(answer):
-            return translated(answer, self._topology.address, key)
+            return translated(answer, self._connections.topology.address, key)
         return Renewed.LOST if isinstance(answer, Exception) else Renewed(answer.decode())
-
-    def _connection(self, purpose: str, timeout: float) -> Connection | ClusterConnection:
-        """Return this process's connection; a forked child makes its own and leaves the parent's alone."""
-        pid = os.getpid()
-        made = self._connections.get(purpose)
-        if made is None or made[:2] != (pid, timeout):
-            made = self._connections[purpose] = (pid, timeout, self._topology.connection(timeout))
-        return made[2]
-
-    @contextmanager
-    def _translating(self, connection: Connection | ClusterConnection, key: str) -> Iterator[None]:
-        """Turn the driver's errors into ours; after one, no connection is trusted any more.
-
-        That holds for an exception from outside too, such as a time limit that strikes between request
-        and reply: the next request would read the reply of this one.
-        """
-        try:
-            yield
-        except BaseException as error:
-            self._give_up(connection, error)
-            if not isinstance(error, OF_THE_STORE):
-                raise
-            raise translated(error, self._topology.address, key) from cause_of(error)
-
-    def _give_up(self, connection: Connection | ClusterConnection, error: BaseException) -> None:
-        connection.drop()
-        if not isinstance(error, OF_THE_STORE):
-            # Struck while it lent or took back a connection, a pool counts that one as lent for ever.
-            self._connections = {
-                purpose: made for purpose, made in self._connections.items() if made[2] is not connection
-            }

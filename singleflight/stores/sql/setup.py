@@ -10,7 +10,7 @@ from singleflight.stores.sql.engine import address, make_engine  # isort: skip
 from sqlalchemy import exc, insert, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from singleflight.stores.base import LOOKERS, WORKERS
+from singleflight.stores.optional import LOOKERS, WORKERS
 from singleflight.stores.sql.errors import translated
 from singleflight.stores.sql.tables import SCHEMA_VERSION, metadata, schema
 
