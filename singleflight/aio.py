@@ -18,8 +18,7 @@ from singleflight.errors import LeaseLost, StoreUnavailable
 from singleflight.lease import Busy, Lease, Outcome
 from singleflight.leases import waiting
 from singleflight.leases.awaiting import have_done, in_thread, lane_of
-from singleflight.leases.claiming import new_token
-from singleflight.leases.waiting import LONGEST_POLL, SHORTEST_POLL
+from singleflight.leases.pacing import Wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Hashable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from singleflight.lease import Holder
-    from singleflight.leases.claiming import Leases, Request
+    from singleflight.leases.claiming import Leases
     from singleflight.status import Status
     from singleflight.stores.base import Store
 
@@ -155,53 +154,37 @@ async def lease(
     request = waiting.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
     lane = lane_of(store)
     leases = await in_thread(lambda: waiting.leases_of(store), lane=lane)
-    request = waiting.in_line(leases, request, deadline)
+    waiter = Wait(leases, request, deadline)
     try:
-        taken = await _until_granted(leases, request, deadline, strike, lane)
+        while not isinstance(taken := await _ask(leases, waiter, strike, lane), Lease):
+            pause = waiter.after(taken)
+            await asyncio.sleep(pause.sleep)  # listening would take a thread, and they are few
     except BaseException:
-        have_done(lane, lambda: waiting.leave_line(leases, request))
+        have_done(lane, waiter.give_up)
         raise
     async with AsyncLease(taken, lane) as answer:
         with strike or contextlib.nullcontext(), holding(taken):
             yield answer
 
 
-async def _until_granted(
-    leases: Leases,
-    request: Request,
-    deadline: float,
-    on_lost: Callable[[Lease], None] | None,
-    lane: Hashable,
-) -> Lease:
-    """Wait as `singleflight.leases.waiting` does, but block no thread: there are few, for all waiters."""
-    pause = SHORTEST_POLL
-    while True:
-        answer = await _ask(leases, request._replace(token=new_token()), on_lost, lane)
-        if isinstance(answer, Lease):
-            return answer
-        left = waiting.time_left(answer, request, deadline)
-        is_next = isinstance(answer, Busy) and answer.waiting == request.run_id
-        await asyncio.sleep(min(left, SHORTEST_POLL if is_next else waiting.spread(pause)))
-        pause = min(LONGEST_POLL, pause * 1.5)
-
-
 async def _ask(
-    leases: Leases, request: Request, on_lost: Callable[[Lease], None] | None, lane: Hashable
+    leases: Leases, waiter: Wait, on_lost: Callable[[Lease], None] | None, lane: Hashable
 ) -> Lease | Busy | StoreUnavailable:
+    request = waiter.next_request()
     try:
         return await in_thread(
             lambda: leases.claim(request, on_lost=on_lost, patient=True),
             lane=lane,
-            undo=lambda late: _abandon(late, leases, request),
+            undo=lambda late: _abandon(late, waiter),
         )
     except StoreUnavailable as error:
         return error
 
 
-def _abandon(late: Lease | Busy, leases: Leases, request: Request) -> None:
+def _abandon(late: Lease | Busy, waiter: Wait) -> None:
     """Give back what comes for one who has been cancelled meanwhile, and its place too."""
     _give_back(late)
-    waiting.leave_line(leases, request)
+    waiter.give_up()
 
 
 class _Strike:

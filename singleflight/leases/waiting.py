@@ -1,120 +1,56 @@
-"""How plain code asks for a lease: what it gave becomes a request, and it waits if it must.
-
-Where the store tells waiters that their time has come, they take turns by the waiting slot.
-"""
+"""How plain code asks for a lease: what it gave becomes a request, and it waits if it must."""
 
 from __future__ import annotations
 
 import math
-import random
 import time
 import uuid
-from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
-from singleflight.errors import ConfigurationError, Conflict, SingleflightError, StoreUnavailable
+from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.keys import lease_key
-from singleflight.lease import Busy, Lease, Reason, monotonic
+from singleflight.lease import Lease, monotonic
 from singleflight.leases.claiming import Leases, Request, new_token
+from singleflight.leases.pacing import Wait
 from singleflight.policy import Singleton, resolve
 from singleflight.stores import as_store, is_store
-from singleflight.stores.base import Waits
-from singleflight.stores.optional import Waking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from singleflight.lease import Busy
     from singleflight.policy import Policy
-    from singleflight.stores.base import Store
-
-SHORTEST_POLL, LONGEST_POLL = 0.05, 0.5
-"""Seconds between two looks of somebody who waits for a lease and is not told when it is free."""
-
-LONGEST_WAIT = 1.0
-"""Seconds after which somebody who is told looks all the same: what should have told it may have died."""
-
-SLOT = 2.0
-"""Seconds for which a waiter that has died keeps the waiting slot."""
 
 
 def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
-    """Claim until it is granted; every claim has its own token, because an earlier one may be taken back.
+    """Claim until it is granted.
 
     Raises:
         Conflict: if another run still has the lease at the deadline, or this run has ended already.
         StoreUnavailable: if the store gives no answer until then.
     """
-    request = in_line(leases, request, deadline)
+    wait = Wait(leases, request, deadline)
     try:
-        return _until_granted(leases, request, deadline, owner)
+        while not isinstance(answer := _ask(leases, wait.next_request(), owner), Lease):
+            pause = wait.after(answer)
+            if pause.listen:
+                wait.listen(pause.listen)
+            else:
+                time.sleep(pause.sleep)
     except BaseException:
-        leave_line(leases, request)
+        wait.give_up()
         raise
+    return answer
 
 
-def in_line(leases: Leases, request: Request, deadline: float) -> Request:
-    """Return the request of one who takes turns with others, if there is time and the store has a line."""
-    if isinstance(leases.store, Waking) and deadline > monotonic():
-        return request._replace(wait=SLOT, waits=Waits.LISTENING)
-    return request
-
-
-def leave_line(leases: Leases, request: Request) -> None:
-    """Let the others pass, for one who gives up."""
-    if request.waits is Waits.LISTENING:
-        # A store that has just failed is not waited for: the place lapses within `SLOT` seconds.
-        with suppress(SingleflightError):
-            leases.breaker.ask(lambda: leases.store.unqueue(request.key, request.run_id))
-
-
-def time_left(answer: Busy | StoreUnavailable, request: Request, deadline: float) -> float:
-    """Return for how many seconds one may wait after this answer.
-
-    Raises:
-        Conflict, StoreUnavailable: what the answer comes to, if none are left or waiting is no use.
-    """
-    left = deadline - monotonic()
-    if isinstance(answer, StoreUnavailable):
-        if left <= 0:
-            raise answer
-    elif left <= 0 or answer.reason is Reason.FINISHED:
-        raise Conflict(f"{request.task} is taken ({answer}); wait longer, or try again later", answer)
-    return left
-
-
-def spread(pause: float) -> float:
-    """Return a pause, or up to a quarter less: those who wait must not all ask at one moment."""
-    return pause * (1 - random.random() / 4)  # noqa: S311 - guards nothing
-
-
-def _until_granted(leases: Leases, request: Request, deadline: float, owner: Callable[[], object]) -> Lease:
-    pause = SHORTEST_POLL
-    while True:
-        answer: Lease | Busy | StoreUnavailable
-        try:
-            answer = leases.claim(request._replace(token=new_token()), owner=owner, patient=True)
-        except StoreUnavailable as error:
-            answer = error
-        if isinstance(answer, Lease):
-            return answer
-        left = time_left(answer, request, deadline)
-        if not (isinstance(answer, Busy) and _await_turn(leases.store, request, answer, left)):
-            time.sleep(min(left, spread(pause)))
-            pause = min(LONGEST_POLL, pause * 1.5)
-
-
-def _await_turn(store: Store, request: Request, busy: Busy, left: float) -> bool:
-    """Wait until it may be worth asking again; False if the store does not help to wait."""
-    if not (request.waits is Waits.LISTENING and isinstance(store, Waking)):
-        return False
+def _ask(leases: Leases, request: Request, owner: Callable[[], object]) -> Lease | Busy | StoreUnavailable:
     try:
-        store.await_turn(request.key, request.run_id, seconds=min(left, LONGEST_WAIT, busy.retry_after))
-    except SingleflightError:
-        return False
-    return True
+        return leases.claim(request, owner=owner, patient=True)
+    except StoreUnavailable as error:
+        return error
 
 
 def request_for(

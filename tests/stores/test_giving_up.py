@@ -54,9 +54,8 @@ def awaiting(url: str, name: str, wait: float) -> None:
 def on_the_command_line(url: str, name: str, wait: float) -> None:
     """Wait as `singleflight run --wait` does."""
     request = request_for(name, ttl=30, window=0, run_id=None, prefix="singleflight")
-    with Signals() as signals:
-        answer = waiting.obtain(leases_of(url), request, signals, wait=wait, alone=True)
-    assert not isinstance(answer, Lease)
+    with Signals() as signals, pytest.raises(Conflict):
+        waiting.obtain(leases_of(url), request, signals, wait=wait, alone=True)
 
 
 @pytest.mark.parametrize("wait", [0.05, 0.1, 0.35])

@@ -15,7 +15,7 @@ from singleflight import aio, lease
 from singleflight.errors import Conflict
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Granted, Outcome, Reason
-from singleflight.leases import waiting as asking
+from singleflight.leases import pacing
 from singleflight.leases.claiming import new_token
 from singleflight.stores import open_store
 from singleflight.stores.base import Claim, Release, Waits
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from singleflight.stores.base import Store
     from tests.support.groups import ValkeyCluster
 
+LIMITS = ((pacing, "LONGEST_WAIT"), (pacing, "LISTENER_SLOT"), (redis_store, "LONGEST_WAIT"))
 FOR_EVER = 3600.0
 
 
@@ -70,7 +71,7 @@ def test_whoever_waits_is_told_when_its_turn_has_come(
     server: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiters that would not look for an hour get the lease one after the other, in the order they came."""
-    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+    for module, constant in LIMITS:
         monkeypatch.setattr(module, constant, FOR_EVER)
     order: list[int] = []
     threads = []
@@ -88,7 +89,7 @@ def test_whoever_waits_asynchronously_has_its_turn_too(
     server: ValkeyServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task of an event loop that came first goes first; threads that are told do not overtake it."""
-    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+    for module, constant in LIMITS:
         monkeypatch.setattr(module, constant, FOR_EVER)
     order: list[int] = []
     store = RedisStore(server.url, timeout=10)
@@ -170,7 +171,7 @@ def test_where_nobody_waits_nobody_is_told(server: ValkeyServer, name: str) -> N
 
 def test_a_cluster_tells_waiters_too(cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line and the waiters' lists are on the node that has the record, whichever that is."""
-    for module, constant in ((asking, "LONGEST_WAIT"), (asking, "SLOT"), (redis_store, "LONGEST_WAIT")):
+    for module, constant in LIMITS:
         monkeypatch.setattr(module, constant, FOR_EVER)
     told: list[str] = []
     for name in ("some", "names", "on", "several", "nodes"):

@@ -17,6 +17,7 @@ from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUn
 from singleflight.events import Kind, Notify
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease, Outcome, Reason, monotonic
+from singleflight.leases import pacing
 from singleflight.leases import waiting as asking
 from singleflight.leases.breaker import REST, Breaker
 from singleflight.leases.claiming import RETRACT, Leases
@@ -40,6 +41,7 @@ def clock(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
         core.keeper.look()
 
     monkeypatch.setattr(asking, "monotonic", core.clock)
+    monkeypatch.setattr(pacing, "monotonic", core.clock)
     core.leases.breaker = Breaker(clock=core.clock)
     monkeypatch.setattr(asking.time, "sleep", sleep)
     return core

@@ -43,15 +43,8 @@ class Aside(Generic[Answer]):
             Interrupted: if a signal to end came first.
             TimeoutError: if the time is over.
         """
-        end = monotonic() + seconds
-        while not self._done:
-            if monotonic() >= end:
-                raise TimeoutError
-            for number in self._signals.wait(end - monotonic()):
-                if number == STOP:
-                    stop_self()
-                elif number in ENDING:
-                    raise Interrupted(number)
+        if not sleep(self._signals, seconds, lambda: self._done):
+            raise TimeoutError
         if self._error is not None:
             raise self._error
         return self._answers[0]
@@ -68,6 +61,24 @@ class Aside(Generic[Answer]):
             self._error = error
         self._done = True
         self._signals.rouse()
+
+
+def sleep(signals: Signals, seconds: float, done: Callable[[], bool] = lambda: False) -> bool:
+    """Wait until something is done, and return True; False if the time is over before.
+
+    Raises:
+        Interrupted: if a signal to end came first.
+    """
+    end = monotonic() + seconds
+    while not done():
+        if monotonic() >= end:
+            return False
+        for number in signals.wait(end - monotonic()):
+            if number == STOP:
+                stop_self()
+            elif number in ENDING:
+                raise Interrupted(number)
+    return True
 
 
 def briefly(work: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from singleflight.cli.run.child import Child, environment
 from singleflight.cli.run.guard import FOR_EVER, Guard
 from singleflight.cli.run.signals import ENDING
 from singleflight.cli.run.waiting import obtain
-from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.lease import Lease, Outcome
 from singleflight.leases.claiming import Leases
 from singleflight.leases.keeper import process_keeper
@@ -75,17 +75,17 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     try:
         if plan.planned and Aside(signals, lambda: _forgotten(store, plan.request)).wait():
             raise Failure(f"{name}: too many later runs are known to tell if this one was", plan.conflict)
-        answer = obtain(Leases(store), plan.request, signals, wait=plan.wait, alone=not plan.planned)
+        lease = obtain(Leases(store), plan.request, signals, wait=plan.wait, alone=not plan.planned)
     except (ConfigurationError, StoreUnavailable) as error:
         raise Failure(f"{name} not started: {error}", Exit.STORE) from error
     except Interrupted as signalled:
         process_keeper().patience = PARTING
         return Exit.signalled(signalled.args[0])
-    if not isinstance(answer, Lease):
+    except Conflict as conflict:
         if plan.conflict:
-            speak(f"{name} not started: {answer}")
+            speak(f"{name} not started: {conflict.busy}")
         return plan.conflict
-    return _run(plan, answer, signals, terminal)
+    return _run(plan, lease, signals, terminal)
 
 
 def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) -> int:
