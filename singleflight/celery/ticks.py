@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from singleflight.celery.schedule_times import FIRST, SKEW, Last, Tick, last_of
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Kind, Notify
 from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
+from singleflight.leases.breaker import Breaker
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.log import logger
 from singleflight.stores import risks_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from singleflight.events import Event
     from singleflight.lease import Busy
 
 LOOK_AGAIN = 0.1
@@ -73,14 +72,14 @@ class Ticks:
         self, leases: Leases, prefix: str, *, ttl: float, clock: Callable[[], float] = time.time
     ) -> None:
         """Claim through ``leases``; ``ttl`` is for how many seconds a replica that died holds up a tick."""
-        self._notify = _OncePerOutage(leases.notify)
-        self._leases = Leases(leases.store, self._notify)
+        self._leases = leases
+        self._breaker = Breaker(RETRY)
         self._prefix = prefix
         self._clock_key = lease_key(f"{prefix}:beat:clock", "clock")
         self._ttl = ttl
         self._clock = clock
         self._unanswered: dict[str, tuple[Tick, str, str]] = {}
-        self._rests_until = 0.0
+        self._quiet_until = 0.0
         self._looked_at_clock = self._complained = -LOOK_AT_CLOCK
         self._zero = 0.0
 
@@ -96,7 +95,7 @@ class Ticks:
     @property
     def rests(self) -> float:
         """Seconds for which the store is not asked, because it has just failed or our clock is off."""
-        return max(0.0, self._rests_until - monotonic())
+        return max(self._breaker.rests, self._quiet_until - monotonic(), 0.0)
 
     def key(self, name: str) -> str:
         """Return the key of the record of the entry of that name."""
@@ -138,10 +137,10 @@ class Ticks:
         if self.rests:
             return Later(self.rests)
         try:
-            if self._notify.away:
+            if self._breaker.failure:
                 self._store_time()
                 self._back()
-                self._rests_until = monotonic() + GRACE
+                self._quiet_until = monotonic() + GRACE
             if self.rests or self._clock_is_off():
                 return Later(self.rests)
             tick, answer = self._ask(tick, after)
@@ -196,7 +195,7 @@ class Ticks:
         if off <= SKEW.total_seconds():
             self._looked_at_clock, self._zero = monotonic(), zero
             return False
-        self._rests_until = monotonic() + SKEW.total_seconds()
+        self._quiet_until = monotonic() + SKEW.total_seconds()
         if monotonic() - self._complained >= LOOK_AT_CLOCK:
             self._complained = monotonic()
             logger.warning(
@@ -216,31 +215,15 @@ class Ticks:
         return self._clock() if look is None else View(look).now
 
     def _away(self, error: Exception) -> Later:
-        if not self._notify.away:
+        self._breaker.failed(error)
+        if self._breaker.is_news():
             logger.warning("singleflight: beat sends nothing until the store answers: %s", error)
-        self._notify.away = True
-        self._rests_until = monotonic() + RETRY
         return Later(self.rests)
 
     def _back(self) -> None:
-        if self._notify.away:
+        if self._breaker.failure:
             logger.warning("singleflight: the store answers again: beat sends what is overdue, once")
-        self._notify.away = False
-
-
-class _OncePerOutage(Notify):
-    """Passes events on, but of those that say that the store is away only the first of an outage."""
-
-    def __init__(self, notify: Notify) -> None:
-        self._pass_on = notify
-        self.away = False
-
-    def heeds(self, kind: Kind) -> bool:
-        return self._pass_on.heeds(kind)
-
-    def __call__(self, event: Event) -> None:
-        if not (self.away and event.kind is Kind.STORE_ERROR):
-            self._pass_on(event)
+        self._breaker.answered()
 
 
 def tick_key(prefix: str, entry: str) -> str:

@@ -34,9 +34,9 @@ class Breaker:
         self._untold = False
 
     @property
-    def rests(self) -> bool:
-        """Whether the store is not to be asked now."""
-        return bool(self._failure) and self._clock() < self._rests_until
+    def rests(self) -> float:
+        """Seconds for which the store is not to be asked."""
+        return max(0.0, self._rests_until - self._clock()) if self._failure else 0.0
 
     @property
     def failure(self) -> str:

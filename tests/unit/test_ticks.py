@@ -311,6 +311,11 @@ def test_clocks_that_differ_by_seconds_change_no_rhythm(ahead: float, store_ahea
     assert 12 <= len(ids["ten"]) <= 13
 
 
+def rest_no_longer(ticks: Any) -> None:
+    """Have the store asked at once, though it has just failed or come back."""
+    ticks._breaker._rests_until = ticks._quiet_until = 0.0
+
+
 def test_an_outage_of_the_store_is_said_once_and_made_up_for_once(caplog: pytest.LogCaptureFixture) -> None:
     """While the store is away nothing is sent; afterwards what is overdue is sent once."""
 
@@ -334,11 +339,11 @@ def test_an_outage_of_the_store_is_said_once_and_made_up_for_once(caplog: pytest
     place.store.away = True
     with caplog.at_level(logging.WARNING, "singleflight"):
         for _ in range(8):
-            replica.scheduler._ticks._rests_until = 0.0
+            rest_no_longer(replica.scheduler._ticks)
             place.run(seconds=1)
         place.store.away = False
         for _ in range(2):  # it looks, and waits a little for those who have sent to confirm
-            replica.scheduler._ticks._rests_until = 0.0
+            rest_no_longer(replica.scheduler._ticks)
             place.run(seconds=1)
 
     first, second, late, *next_ones = place.times("one")
