@@ -18,14 +18,11 @@ from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skippe
 from singleflight.celery.state import arrival_of, state_of
 from singleflight.errors import StoreUnavailable
 from singleflight.identity import message_id_of
-from singleflight.log import struck
-from singleflight.policy import UNSET
 from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
     from celery import Task
 
-    from singleflight.policy import Policy
     from singleflight.tasks.message import Carried
 
 PUBLISH_TRIES = 5
@@ -39,14 +36,12 @@ DELAY = re.compile(r"^(?:[01]\.){28}")
 """What a delay by RabbitMQ leaves before a routing key."""
 
 
-def skip(task: Task, policy: Policy, why: str, *, has_result: bool = True) -> Any:
-    """End a run as a duplicate: return ``skip_result`` if there is one, else store REVOKED.
+def skip(task: Task, why: str, *, has_result: bool) -> NoReturn:
+    """End a run as a duplicate: store REVOKED.
 
-    REVOKED goes through ``mark_as_failure``, which tells chord and chain: nothing waits for ever. Without
+    That goes through ``mark_as_failure``, which tells chord and chain: nothing waits for ever. Without
     ``has_result`` it does only that: the result under the run's id is another one's.
     """
-    if policy.skip_result is not UNSET:
-        return policy.skip_result
     request = task.request
     if not state_of(request).eager:
         task.backend.mark_as_failure(
@@ -58,19 +53,6 @@ def skip(task: Task, policy: Policy, why: str, *, has_result: bool = True) -> An
             state=states.REVOKED,
         )
     raise Ended(SKIPPED, why)
-
-
-def is_known(task: Task, run_id: str) -> bool:
-    """Return whether a run's result is out: its lease is released just after, so nobody is its duplicate.
-
-    Who reads that result and publishes again must not be told that the run is still in the way.
-    """
-    try:
-        return bool(task.backend.persistent and task.backend.get_state(run_id) in states.READY_STATES)
-    except Exception as error:  # no backend, or one that does not answer: nobody has seen the result
-        if struck(error):
-            raise
-        return False
 
 
 def drop() -> NoReturn:
@@ -85,7 +67,7 @@ def defer(task: Task, run_id: str, carried: Carried, delay: float) -> NoReturn:
     and the count of retries stay as they are: a deferral is no retry. If the broker does not take it, the
     message goes back to it, or the run fails visibly.
     """
-    request, delay = task.request, countable(task, delay)
+    request = task.request
     for pause in [0.0, *(2.0**n for n in range(PUBLISH_TRIES - 1))]:
         time.sleep(pause)
         try:

@@ -17,7 +17,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import dumps, loads
 
 from singleflight.api import run_around
-from singleflight.celery import endings
+from singleflight.celery import joining
 from singleflight.celery.delivery import HEADER, Header, own_headers
 from singleflight.celery.marks import unmarked
 from singleflight.celery.results import marked
@@ -116,7 +116,12 @@ def _place(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[
     if key is None:
         return None, carried
     return Place(
-        runtime.slots, key, task.name, policy, run_around(key), lambda run: endings.is_known(task, run)
+        runtime.slots,
+        key,
+        task.name,
+        policy,
+        publisher=run_around(key),
+        is_over=lambda run: joining.result_of(task, run) is not None,
     ), carried
 
 

@@ -150,7 +150,7 @@ class SingletonRequest(Behind):
         if delivery.carried.slot is not None and runtime.is_own(self.task, delivery.carried.slot):
             keys.add(delivery.carried.slot)
         for key in keys:
-            _background.put(id(runtime), partial(runtime.leave_by, end, key, delivery))
+            _background.put(id(runtime), partial(runtime.leave, delivery.leaving(key), until=end))
 
     def _singleflight_asked(self) -> tuple[Delivery, Asked | None]:
         """Return this delivery, and what the child has asked the store for, or would have."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,19 +10,16 @@ from singleflight.api import PREFIX
 from singleflight.celery import joining, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
-from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.events import Notify, levels_of, short_key
-from singleflight.identity import message_id_of
+from singleflight.errors import ConfigurationError
+from singleflight.events import Notify, levels_of
 from singleflight.keys import rule_of, stem
-from singleflight.lease import Outcome, monotonic
 from singleflight.leases.claiming import Leases
-from singleflight.log import logger
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release
 from singleflight.tasks.decisions import LONGEST_DEFERRAL
 from singleflight.tasks.message import tell_once
-from singleflight.tasks.publishing import Slots
+from singleflight.tasks.publishing import Slots, leave
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -33,9 +29,6 @@ if TYPE_CHECKING:
     from singleflight.policy import Policy
     from singleflight.stores.base import Store
     from singleflight.tasks.delivery import Delivery
-
-LEAVE_AGAIN = 1.0
-"""Seconds between two tries to free a waiting slot."""
 
 REDIS_TRANSPORTS = ("redis", "rediss", "valkey", "valkeys", "sentinel")
 SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
@@ -144,32 +137,9 @@ class Runtime:
         """The waiting slots, as publishers ask for them."""
         return Slots(self.leases.store, self.leases.notify, self.leases.breaker)
 
-    def leave(self, key: str, delivery: Delivery, *, ended: bool = False) -> None:
-        """Let a run wait no longer that will not start; if the store is away, its slot lapses by itself.
-
-        ``ended`` also records that: its publisher may be just about to ask for the slot in its name.
-        """
-        self.leave_by(monotonic(), key, delivery, ended=ended)
-
-    def leave_by(self, end: float, key: str, delivery: Delivery, *, ended: bool = False) -> None:
-        """Do so, and try until a moment on the clock of leases if the store is away."""
-        release = Release(key, delivery.run_id, delivery.attempt, delivery.token, Outcome.CANCELLED)
-        store, ask = self.leases.store, self.leases.breaker.ask
-        while True:
-            try:
-                if ended:
-                    ask(lambda: store.release(release))
-                else:
-                    ask(lambda: store.unqueue(key, delivery.run_id))
-            except Exception as error:  # noqa: BLE001 - also in a thread, where nobody would hear of it
-                if isinstance(error, StoreUnavailable) and monotonic() < end:
-                    time.sleep(LEAVE_AGAIN)
-                    continue
-                logger.warning(
-                    "run %s of %s: its waiting slot is left to lapse: %s",
-                    message_id_of(delivery.run_id), short_key(key), error,
-                )  # fmt: skip
-            return
+    def leave(self, release: Release, *, ended: bool = False, until: float = 0.0) -> None:
+        """See `singleflight.tasks.publishing.leave`."""
+        leave(self.slots, release, ended=ended, until=until)
 
     def is_own(self, task: Task, key: str) -> bool:
         """Return whether a key that a message names is one of its task's, by the declaration."""

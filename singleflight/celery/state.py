@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery.app.task import Context
 
     from singleflight.lease import Lease
-    from singleflight.tasks.delivery import Delivery
+    from singleflight.stores.base import Release
 
 ATTRIBUTE = "singleflight_state"
 """Where a request keeps its `State`."""
@@ -55,8 +55,8 @@ class State:
     """Its key has a waiting slot, which the run's own retry must not lose."""
     again: float | None = None
     """In how many seconds the retry comes that this run has published; None: it has published none."""
-    refused: tuple[str, Delivery] | None = None
-    """Key and delivery of a run that ends without having run, until its end is stored."""
+    leaves: Release | None = None
+    """What is to be recorded of a run that ends without having run, once its end is stored."""
 
 
 _eager: ContextVar[bool] = ContextVar("singleflight_eager", default=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from singleflight.lease import Granted
     from singleflight.leases.keeper import Keeper
-    from singleflight.stores.base import Store
+    from singleflight.stores.base import Look, Store
 
 RETRACT = 60.0
 """Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
@@ -88,13 +88,28 @@ class Leases:
         except StoreUnavailable as error:
             self.breaker.failed(error)
             self._retract(request)
-            if self.breaker.is_news():
-                self.notify(about(request, Kind.STORE_ERROR, str(error)))
+            self._tell_outage(request, error)
             raise
         except BaseException:
             self._retract(request)
             raise
         return lease
+
+    def peek(self, request: Request) -> Look | None:
+        """Look at a key that is about to be claimed.
+
+        Raises:
+            StoreUnavailable: as `claim`.
+        """
+        try:
+            return self.breaker.ask(lambda: self.store.peek(request.key))
+        except StoreUnavailable as error:
+            self._tell_outage(request, error)
+            raise
+
+    def _tell_outage(self, request: Request, error: StoreUnavailable) -> None:
+        if self.breaker.is_news():
+            self.notify(about(request, Kind.STORE_ERROR, str(error)))
 
     def disown(self, request: Request, outcome: Outcome, *, grace: float = 0, began: bool = True) -> None:
         """Have the keeper release a lease for a process that cannot do it itself; returns at once."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from singleflight.lease import Outcome
 from singleflight.leases.claiming import Request
-from singleflight.stores.base import Waits
+from singleflight.stores.base import Release, Waits
 from singleflight.tasks.decisions import slot_wait
 from singleflight.tasks.keyless import key_of_run
 from singleflight.tasks.message import Carried
@@ -43,6 +44,10 @@ class Delivery:
     def must_run(self) -> bool:
         """True if the run is no duplicate whatever it meets: it returns, or was deferred as such."""
         return self.returning or self.carried.must_run
+
+    def leaving(self, key: str) -> Release:
+        """Return what ends its run, which waits for a key, without its body having run."""
+        return Release(key, self.run_id, self.attempt, self.token, Outcome.CANCELLED)
 
     def request(self, rule: KeyRule, policy: Policy, *, observing: bool) -> Request | None:
         """Return what it asks the store for; None if its arguments do not fit the task.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from singleflight.errors import Conflict, SingleflightError, StoreUnavailable
 from singleflight.events import NOT_SENT, Event, Kind, short_key
 from singleflight.identity import is_marked, message_id_of
-from singleflight.lease import Busy, Reason
+from singleflight.lease import Busy, Reason, monotonic
 from singleflight.leases.breaker import Breaker
 from singleflight.log import logger
 from singleflight.options import LONGEST, SHORTEST
@@ -26,18 +26,34 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def leave(slots: Slots, release: Release, *, ended: bool) -> None:
+LEAVE_AGAIN = 1.0
+"""Seconds between two tries to free a waiting slot."""
+
+
+def leave(slots: Slots, release: Release, *, ended: bool, until: float = 0.0) -> None:
     """Let a run wait no longer that will not start; if the store is away, its slot lapses by itself.
 
-    ``ended`` also records that: its publisher may be just about to ask for the slot in its name.
+    ``ended`` also records that: its publisher may be just about to ask for the slot in its name. Never
+    raises: it may be called in a thread, where nobody would hear of it.
+
+    Args:
+        slots: the waiting slots.
+        release: how the run ends.
+        ended: whether it has ended for good.
+        until: a moment on the clock of leases; so long it is tried if the store is away.
     """
-    try:
-        slots.ask(lambda store: store.release(release) if ended else store.unqueue(*release[:2]))
-    except SingleflightError as error:
-        logger.warning(
-            "run %s of %s: its waiting slot is left to lapse: %s",
-            message_id_of(release.run_id), short_key(release.key), error,
-        )  # fmt: skip
+    while True:
+        try:
+            slots.ask(lambda store: store.release(release) if ended else store.unqueue(*release[:2]))
+        except Exception as error:  # noqa: BLE001 - of other errors nobody would hear
+            if isinstance(error, StoreUnavailable) and monotonic() < until:
+                time.sleep(LEAVE_AGAIN)
+                continue
+            logger.warning(
+                "run %s of %s: its waiting slot is left to lapse: %s",
+                message_id_of(release.run_id), short_key(release.key), error,
+            )  # fmt: skip
+        return
 
 
 class Slots:

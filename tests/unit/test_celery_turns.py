@@ -10,16 +10,21 @@ from celery import VERSION, Celery
 
 from singleflight import Singleton
 from singleflight.celery import install
+from singleflight.celery.adapter import CeleryAdapter
 from singleflight.celery.delivery import may_come_back
 from singleflight.celery.endings import countable
-from singleflight.celery.gate import decide
 from singleflight.lease import Busy, Reason
-from singleflight.tasks.decisions import Defer, Skip
+from singleflight.leases.claiming import Leases
+from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.adapter import Later, Skipped
+from singleflight.tasks.admission import Admission
 from singleflight.tasks.delivery import Delivery
 from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from singleflight.tasks.adapter import Fate
 
 
 @pytest.fixture
@@ -33,6 +38,25 @@ def app() -> Iterator[Celery]:
 
 def nothing() -> None:
     """Do nothing."""
+
+
+class Refusing(MemoryStore):
+    """A store that answers every claim alike."""
+
+    busy: Busy
+
+    def claim(self, *_: Any) -> Busy:
+        """Refuse."""
+        return self.busy
+
+
+def refused(task: Any, delivery: Delivery, busy: Busy) -> Fate:
+    """Return what becomes of a delivery whose claim is answered like this."""
+    runtime, store = task.app.singleflight, Refusing()
+    store.busy = busy
+    policy = runtime.policy(task, delivery)
+    request = runtime.request(task, policy, delivery)
+    return Admission(CeleryAdapter(runtime, task), Leases(store), policy, delivery, request).decide()
 
 
 @pytest.mark.parametrize(
@@ -54,16 +78,14 @@ def test_a_deferral_ends_before_the_broker_delivers_again(
     app = Celery("short", broker=broker, backend="cache+memory://", set_as_current=False)
     app.conf.broker_transport_options = {} if visible is None else {"visibility_timeout": visible}
     install(app, "memory://")
-    runtime = app.singleflight
     app.task(shared=False, name="turns.short", singleton=Singleton(by=(), on_conflict=on_conflict))(nothing)
     task = app.tasks["turns.short"]
     delivery = Delivery("run", 0, "token", (), {}, Carried(deferrals=1000, since=time.time()))
-    policy = runtime.policy(task, delivery)
     busy = Busy(Reason.RUNNING, "other", 600.0)
-    steps = [decide(runtime, task, policy, delivery, busy)[0] for _ in range(50)]
+    fates = [refused(task, delivery, busy) for _ in range(50)]
     app.close()
 
-    assert longest / 2 < max(step.delay for step in steps) <= longest
+    assert longest / 2 < max(fate.delay for fate in fates if isinstance(fate, Later)) <= longest
 
 
 @pytest.mark.parametrize(("slot", "met"), [(None, None), ("key", "next")])
@@ -74,25 +96,26 @@ def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: 
     task = app.tasks["turns.once"]
     delivery = Delivery("run", 0, "token", (), {}, Carried(slot=slot))
     busy = Busy(Reason.RESERVED, "before", 5.0, waiting="next")
-    runtime = app.singleflight
-    step, carried = decide(runtime, task, runtime.policy(task), delivery, busy)
+    fate = refused(task, delivery, busy)
 
-    assert isinstance(step, Skip if met is None else Defer)
-    assert carried.joins == met
+    if met is None:
+        assert isinstance(fate, Skipped)
+    else:
+        assert isinstance(fate, Later)
+        assert fate.carried.joins == met
 
 
-@pytest.mark.parametrize(("deferrals", "step"), [(0, Defer), (3, Defer), (4, Skip)])
+@pytest.mark.parametrize(("deferrals", "fate"), [(0, Later), (3, Later), (4, Skipped)])
 def test_an_old_result_of_the_same_id_does_not_turn_a_duplicate_into_a_run(
-    app: Celery, deferrals: int, step: type
+    app: Celery, deferrals: int, fate: type
 ) -> None:
     """Whose result is out gives its lease back at once; where that does not happen, the result is no news."""
     app.task(shared=False, name="turns.known", singleton=True)(nothing)
     task = app.tasks["turns.known"]
     app.backend.store_result("of-old", None, "SUCCESS")
     delivery = Delivery("run", 0, "token", (), {}, Carried(deferrals=deferrals, since=time.time()))
-    runtime, busy = app.singleflight, Busy(Reason.RUNNING, "of-old", 30.0)
 
-    assert isinstance(decide(runtime, task, runtime.policy(task), delivery, busy)[0], step)
+    assert isinstance(refused(task, delivery, Busy(Reason.RUNNING, "of-old", 30.0)), fate)
 
 
 @pytest.mark.parametrize(
