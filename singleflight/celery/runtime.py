@@ -12,7 +12,8 @@ from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError
 from singleflight.events import Notify, levels_of
-from singleflight.keys import rule_of, stem
+from singleflight.key_rules import rule_of
+from singleflight.keys import stem
 from singleflight.leases.claiming import Leases
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
@@ -24,7 +25,7 @@ from singleflight.tasks.publishing import Slots, leave
 if TYPE_CHECKING:
     from celery import Celery, Task
 
-    from singleflight.keys import KeyRule
+    from singleflight.key_rules import KeyRule
     from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Store

@@ -18,7 +18,7 @@ from singleflight.cli.output import Failure, spoken
 from singleflight.errors import SingleflightError
 
 if TYPE_CHECKING:
-    from singleflight.keys import KeyRule
+    from singleflight.key_rules import KeyRule
 
 
 class _Group(click.Group):

@@ -13,7 +13,7 @@ from singleflight.api import run_around
 from singleflight.dramatiq.delivery import carried_by, own_options, read
 from singleflight.dramatiq.joining import is_known
 from singleflight.errors import ConfigurationError
-from singleflight.keys import rule_of
+from singleflight.key_rules import rule_of
 from singleflight.lease import Outcome
 from singleflight.leases.claiming import Leases
 from singleflight.log import logger
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dramatiq.broker import MessageProxy
 
     from singleflight.events import Notify
-    from singleflight.keys import KeyRule
+    from singleflight.key_rules import KeyRule
     from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Store

@@ -15,7 +15,7 @@ from singleflight.tasks.message import Carried
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from singleflight.keys import KeyRule
+    from singleflight.key_rules import KeyRule
     from singleflight.policy import Policy
 
 

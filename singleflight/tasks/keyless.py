@@ -10,7 +10,7 @@ from singleflight.log import logger
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from singleflight.keys import KeyRule
+    from singleflight.key_rules import KeyRule
 
 
 def key_of_run(

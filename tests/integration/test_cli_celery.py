@@ -15,7 +15,8 @@ import pytest
 
 from singleflight import Lease
 from singleflight.events import short_key
-from singleflight.keys import KeyRule, lease_key
+from singleflight.key_rules import KeyRule
+from singleflight.keys import lease_key
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.stores import open_store
 from tests.support.bodylog import VARIABLE, BodyLog, overlaps

@@ -16,7 +16,8 @@ import pytest
 
 from singleflight import Lease, lease, try_lease
 from singleflight.events import short_key
-from singleflight.keys import KeyRule, lease_key
+from singleflight.key_rules import KeyRule
+from singleflight.keys import lease_key
 from singleflight.lease import Holder, Outcome
 from singleflight.stores import open_store
 from singleflight.stores.base import Claim, Release

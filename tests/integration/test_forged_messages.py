@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from singleflight import Singleton
-from singleflight.keys import rule_of
+from singleflight.key_rules import rule_of
 from singleflight.tasks.message import Carried
 from tests.integration.worker_app import probe
 from tests.support.bodylog import overlaps

@@ -17,7 +17,8 @@ from uuid import UUID
 import pytest
 
 from singleflight import ConfigurationError, Singleton
-from singleflight.keys import MAX_KEY, KeyRule
+from singleflight.key_rules import KeyRule
+from singleflight.keys import MAX_KEY
 from singleflight.policy import resolve
 
 
@@ -105,7 +106,7 @@ def test_scenario_05_values_that_serializers_accept_have_keys() -> None:
 
 BOUND = """
 import functools, inspect
-from singleflight.keys import KeyRule
+from singleflight.key_rules import KeyRule
 
 class Task:
     def run(self, account, reason=None): ...

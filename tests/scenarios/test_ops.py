@@ -24,7 +24,8 @@ from singleflight.cli.doctor.command import load
 from singleflight.cli.doctor.findings import Level, of_store
 from singleflight.cli.output import Failure
 from singleflight.events import Notify, short_key
-from singleflight.keys import KeyRule, lease_key
+from singleflight.key_rules import KeyRule
+from singleflight.keys import lease_key
 from singleflight.leases.claiming import Leases, Request, new_token
 from singleflight.metrics import prometheus
 from singleflight.policy import resolve

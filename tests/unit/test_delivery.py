@@ -9,7 +9,7 @@ import pytest
 
 from singleflight import Singleton
 from singleflight.errors import StoreUnavailable
-from singleflight.keys import rule_of
+from singleflight.key_rules import rule_of
 from singleflight.policy import resolve
 from singleflight.stores.base import Waits
 from singleflight.tasks.delivery import Delivery

@@ -10,7 +10,7 @@ import pytest
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Event, Kind, Notify, levels_of
-from singleflight.keys import KeyRule
+from singleflight.key_rules import KeyRule
 from singleflight.lease import Busy, Holder, Reason
 from singleflight.leases.claiming import Request
 

@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from singleflight.canonical import MAX_DEPTH
 from singleflight.errors import ConfigurationError
 from singleflight.events import short_key
-from singleflight.keys import MAX_KEY, MAX_PREFIX, KeyRule, lease_key
+from singleflight.key_rules import KeyRule
+from singleflight.keys import MAX_KEY, MAX_PREFIX, lease_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -766,7 +767,8 @@ def test_a_lease_needs_a_name(name: str) -> None:
 
 PROGRAM = """
 import inspect, uuid
-from singleflight.keys import KeyRule, lease_key
+from singleflight.key_rules import KeyRule
+from singleflight.keys import lease_key
 
 def task(names, *, options=frozenset({"x", "y", "z"}), **extra): ...
 

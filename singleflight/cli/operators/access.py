@@ -15,7 +15,8 @@ from singleflight.cli.output import Failure, keep_secret
 from singleflight.cli.settings import store_url
 from singleflight.errors import ConfigurationError
 from singleflight.events import short_key
-from singleflight.keys import KeyRule, lease_key, readable
+from singleflight.key_rules import KeyRule
+from singleflight.keys import lease_key, readable
 from singleflight.stores import open_store
 from singleflight.stores.optional import Listing
 from singleflight.stores.view import View
