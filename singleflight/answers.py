@@ -30,6 +30,8 @@ class Reason(StrEnum):
     """Somebody else went on from the tick that this claim builds on."""
     QUEUED = "queued"
     """Another run already waits."""
+    ENDING = "ending"
+    """This run was dropped while it waited: end it instead of starting it."""
 
 
 class Outcome(StrEnum):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from singleflight.errors import SingleflightError
     from singleflight.lease import Busy, Granted, Outcome
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 """Written into every record as ``v``; a record of another version is a `ConfigurationError`."""
 
 RUNS_KEPT = 64
@@ -137,6 +137,20 @@ class Record:
     """When and why the last one was refused."""
     fresh: bool = False
     """The lease was granted to a run that had not begun before, so its holder knows whether it ever has."""
+    waiting: int = 0
+    """How many stand in the line, see `singleflight.stores.lining`; without any, nobody looks at the line."""
+    parked: int = 0
+    """How many messages the line keeps; while there are any, the record has no end."""
+    queued: int = 0
+    """How many of those who wait have not begun, are no message that is lost, and will start."""
+    order: int = 0
+    """The last one given in the line."""
+    line_ms: int = 0
+    """The latest time at which the line was changed."""
+    moment_ms: int = 0
+    """When the line must be looked at next, 0 is never; its index may say earlier."""
+    homes: str = ""
+    """The homes of those who stand in the line, or have since it was empty; one in a row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ from singleflight.errors import ConfigurationError
 from singleflight.options import LONGEST
 from singleflight.printable import printable
 from singleflight.stores.base import INFINITE
+from singleflight.stores.lining import MAX_MESSAGE, Kind
 
 if TYPE_CHECKING:
     from singleflight.stores.base import Claim, Release
+    from singleflight.stores.lining import Wait
 
 MAX_ATTEMPT = INFINITE - 1
 
@@ -68,6 +70,21 @@ def check_place(run_id: str, ttl_ms: int = 1) -> None:
     """
     _name("run_id", run_id, least=1)
     _number("ttl_ms", ttl_ms, 1, LONGEST_MS)
+
+
+def check_wait(wait: Wait) -> None:
+    """Refuse a way to wait that no line may take.
+
+    Raises:
+        ConfigurationError: naming the field and its value.
+    """
+    if wait.kind in (Kind.PARKED, Kind.JOINING) and not (wait.home and wait.message):
+        raise ConfigurationError(f"{wait.kind} without a home and a message: nobody could publish it")
+    _name("home", wait.home)
+    if "\n" in wait.home:
+        raise ConfigurationError(f"home={printable(wait.home, 60)} is no single line")
+    _number("message (its length)", len(wait.message), 0, MAX_MESSAGE)
+    _number("life_ms", wait.life_ms, 0 if wait.kind is Kind.PARKED else 1, LONGEST_MS)
 
 
 def _name(field: str, value: object, *, least: int = 0, most: int = MAX_NAME) -> None:

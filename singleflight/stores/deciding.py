@@ -108,7 +108,8 @@ class DecidingStore(ABC):
         record, ends_ms, now_ms = self.read(key)
         if record is None:
             return None
-        return Look(rules.repaired(record, now_ms), now_ms, ends_ms - now_ms)
+        remaining_ms = self._remember_ms if record.parked else ends_ms - now_ms
+        return Look(rules.repaired(record, now_ms), now_ms, remaining_ms)
 
     @property
     def _remember_ms(self) -> int:

@@ -12,16 +12,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from singleflight.stores.base import REMEMBER
-from singleflight.stores.deciding import DecidingStore
+from singleflight.stores.deciding_line import DecidingLine
+from singleflight.stores.memory_line import Index, MemoryLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from singleflight.stores.base import Record
     from singleflight.stores.deciding import Answer
+    from singleflight.stores.line import Entry
 
 
-class MemoryStore(DecidingStore):
+class MemoryStore(DecidingLine):
     """A `Store` for one process; safe to use from any thread.
 
     Args:
@@ -36,6 +38,8 @@ class MemoryStore(DecidingStore):
         self._clock = clock
         self._lock = threading.Lock()
         self._records: dict[str, tuple[Record, int]] = {}
+        self._lines: dict[str, MemoryLine] = {}
+        self._index = Index()
         self._tidy_at = 64
 
     def __reduce__(self) -> Any:
@@ -58,13 +62,30 @@ class MemoryStore(DecidingStore):
     ) -> Answer:
         """See `DecidingStore.change`."""
         with self._lock:
-            now_us = self._now_us()
-            now_ms = now_us // 1000
-            changed, answer = decide(self._find(key, now_ms), now_us)
-            if changed is not None:
-                self._records[key] = (changed, self.life_ends(changed, now_us))
-                self._tidy(now_ms)
+            return self._change(key, decide)
+
+    def change_line(
+        self, key: str, decide: Callable[[Record | None, MemoryLine, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        """See `DecidingLine.change_line`."""
+        with self._lock:
+            line = self._lines.get(key) or MemoryLine(key, self._index)
+            answer = self._change(key, lambda found, now_us: decide(found, line, now_us))
+            self._lines[key] = line
+            if not line.entries:
+                del self._lines[key]
             return answer
+
+    def read_line(self, key: str, most: int) -> tuple[int, Sequence[Entry], int]:
+        """See `DecidingLine.read_line`."""
+        with self._lock:
+            line = self._lines.get(key) or MemoryLine(key, self._index)
+            return len(line.entries), line.listed(most), self._now_us() // 1000
+
+    def due_keys(self, homes: Sequence[str], most: int) -> tuple[list[str], int | None]:
+        """See `DecidingLine.due_keys`."""
+        with self._lock:
+            return self._index.due(homes, self._now_us() // 1000, most)
 
     def read(self, key: str) -> tuple[Record | None, int, int]:
         """See `DecidingStore.read`."""
@@ -82,6 +103,17 @@ class MemoryStore(DecidingStore):
 
     def close(self) -> None:
         """Nothing to close; what is remembered stays."""
+
+    def _change(
+        self, key: str, decide: Callable[[Record | None, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        now_us = self._now_us()
+        now_ms = now_us // 1000
+        changed, answer = decide(self._find(key, now_ms), now_us)
+        if changed is not None:
+            self._records[key] = (changed, self.life_ends(changed, now_us))
+            self._tidy(now_ms)
+        return answer
 
     def _find(self, key: str, now_ms: int) -> Record | None:
         record, ends_ms = self._records.get(key, (None, 0))

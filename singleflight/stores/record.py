@@ -10,9 +10,27 @@ are the same rules for a server that decides itself.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 from singleflight.lease import Busy, Granted, Holder, Outcome, Reason
 from singleflight.stores.base import INFINITE, RUNS_KEPT, Claim, Record, Release, Renewal, Renewed, Run, Waits
+
+ENDLESS_MS = 1 << 53
+"""An end that never comes."""
+
+
+class Place(Protocol):
+    """What a claim's place in the line says to it."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run was dropped."""
+        ...
+
+    def ahead_ms(self, record: Record, *, resumed: bool) -> int:
+        """Return for how long somebody ahead is in the way; 0 if nobody is."""
+        ...
+
 
 _MET = (Reason.RUNNING, Reason.WINDOW, Reason.RESERVED)
 """Another run was in the way; the other reasons are about the claiming run itself."""
@@ -25,7 +43,10 @@ def live(record: Record, now_ms: int) -> bool:
 
 def life_ends(record: Record, now_ms: int, remember_ms: int) -> int:
     """Return when a record that is written now may be forgotten."""
-    return max(now_ms, record.expires_ms, record.opens_ms, record.slot_expires_ms) + remember_ms
+    if record.parked:
+        return ENDLESS_MS
+    times = (record.expires_ms, record.opens_ms, record.slot_expires_ms, record.moment_ms)
+    return max(now_ms, *times) + remember_ms
 
 
 def repaired(record: Record, now_ms: int) -> Record:
@@ -40,7 +61,13 @@ def repaired(record: Record, now_ms: int) -> Record:
 
 
 def claim(
-    record: Record | None, asked: Claim, now_ms: int, *, tick: int, counting: bool = False
+    record: Record | None,
+    asked: Claim,
+    now_ms: int,
+    *,
+    tick: int,
+    counting: bool = False,
+    place: Place | None = None,
 ) -> tuple[Record | None, Granted | Busy]:
     """Decide a claim; ``tick`` is the store's clock in microseconds, the least that a new fence may be.
 
@@ -50,10 +77,8 @@ def claim(
     found = repaired(record or Record(), now_ms)
     if live(found, now_ms) and found.token == asked.token:
         return found, Granted(found.fence, False, found.started_ms, found.opens_ms)
-    before = _seen(found, asked.run_id)
-    done = before is not None and (before.attempt, before.ended) >= (asked.attempt, True)
-    resumed = not done and (asked.attempt > 0 or before is not None)
-    obstacle = _obstacle(found, asked, now_ms, done=done, resumed=resumed)
+    done, resumed = standing(found, asked)
+    obstacle = _obstacle(found, asked, now_ms, place, done=done, resumed=resumed)
     if obstacle is None:
         return _grant(found, asked, now_ms, tick=tick, resumed=resumed)
     reason, retry_ms = obstacle
@@ -61,6 +86,20 @@ def claim(
     if counting and not (asked.wait_ms or resumed) and reason in _MET:
         found = replace(found, refused=found.refused + 1, refused_ms=now_ms, refused_reason=reason)
     return found, _busy(found, reason, found.run_id, retry_ms, now_ms, resumed=resumed)
+
+
+def standing(record: Record, asked: Claim) -> tuple[bool, bool]:
+    """Return whether the attempt of a claim is done, and whether its run is resumed."""
+    before = _seen(record, asked.run_id)
+    done = before is not None and (before.attempt, before.ended) >= (asked.attempt, True)
+    return done, not done and (asked.attempt > 0 or before is not None)
+
+
+def opens(record: Record, window_ms: int) -> int:
+    """Return until when no run with this window may start, its last instant included; 0 if one may."""
+    if window_ms and record.started_ms:
+        return max(record.opens_ms, record.started_ms + window_ms)
+    return record.opens_ms
 
 
 def renew(
@@ -112,6 +151,8 @@ def queue(
     found = repaired(record or Record(), now_ms)
     if _seen(found, run_id):
         return None, _busy(found, Reason.FINISHED, run_id, 0, now_ms)
+    if found.queued:
+        return None, _busy(found, Reason.QUEUED, found.slot, 0, now_ms)
     if found.slot != run_id and _slot_taken(found, now_ms):
         return None, _busy(found, Reason.QUEUED, found.slot, found.slot_expires_ms - now_ms, now_ms)
     if running_too and live(found, now_ms) and found.run_id != run_id:
@@ -135,21 +176,25 @@ def evict(record: Record | None, now_ms: int) -> tuple[Record | None, bool]:
     return replace(found, started_ms=0, opens_ms=0), True
 
 
-def _obstacle(
-    found: Record, asked: Claim, now_ms: int, *, done: bool, resumed: bool
+def _obstacle(  # noqa: PLR0911 - the first rule that fits
+    found: Record, asked: Claim, now_ms: int, place: Place | None, *, done: bool, resumed: bool
 ) -> tuple[Reason, int] | None:
     """Return why the claim is refused, and the milliseconds until that lapses."""
     if done:
         return Reason.FINISHED, 0
-    if live(found, now_ms):
-        reason = Reason.SAME_RUN if found.run_id == asked.run_id else Reason.RUNNING
-        return reason, found.expires_ms - now_ms
-    opens_ms = found.opens_ms
-    if asked.window_ms and found.started_ms:
-        opens_ms = max(opens_ms, found.started_ms + asked.window_ms)
+    is_live = live(found, now_ms)
+    if is_live and found.run_id == asked.run_id:
+        return Reason.SAME_RUN, found.expires_ms - now_ms
+    if place is not None and place.ending:
+        return Reason.ENDING, 0
+    if is_live:
+        return Reason.RUNNING, found.expires_ms - now_ms
+    opens_ms = opens(found, asked.window_ms)
     # An equal instant is still inside the window: clocks of whole milliseconds cannot tell them apart.
     if not resumed and opens_ms and now_ms <= opens_ms:
         return Reason.WINDOW, opens_ms - now_ms + 1
+    if place is not None and (ahead_ms := place.ahead_ms(found, resumed=resumed)):
+        return Reason.RESERVED, ahead_ms
     if (
         not (resumed or asked.waits is Waits.FIRST)
         and found.first

@@ -380,7 +380,7 @@ def test_a_record_of_another_version_is_no_duplicate(store: DynamoStore, key: st
     granted(store, key, "a")
     store._request("put_item", Item={**(store._get(key) or {}), "v": {"N": "99"}})
 
-    with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 1"):
+    with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 2"):
         claim(store, key, "b")
 
 

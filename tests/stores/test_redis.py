@@ -145,7 +145,7 @@ def test_a_record_of_another_version_is_no_duplicate(
     """A record of an unknown version is a permanent fault for a claim, and lost for its holder alone."""
     server.set(key, b"sf\x63, or another layout")
 
-    with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 1"):
+    with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 2"):
         claim(store, key, "a")
     answers = store.renew([Renewal(k, "a", 0, "t", 1, 60_000) for k in (key, f"{key}2")])
     assert answers == [Renewed.LOST, Renewed.RESTORED]
@@ -385,7 +385,7 @@ def test_the_record_reads_as_documented(store: RedisStore, server: redis.Redis, 
     mark, version, held, first, kept, ended, *numbers = struct.unpack_from(">2s5B8d", raw)
     start = grant.started_ms
 
-    assert (mark, version, held, first, kept, ended) == (b"sf", 1, 2, 0, 1, 0)
+    assert (mark, version, held, first, kept, ended) == (b"sf", 2, 2, 0, 1, 0)
     assert numbers == [grant.fence, start + 60_000, 60_000, start, 0, 0, 0, 0]
     assert raw.endswith(b"\xffa\xfe00")
 

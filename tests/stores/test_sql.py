@@ -424,11 +424,11 @@ def test_other_tables_and_other_records_are_no_duplicates(tmp_path: Path) -> Non
     with opened(url) as store, connected(url) as connection:
         granted(store, "key", "a")
         connection.execute(update(leases).values(v=99))
-        with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 1"):
+        with pytest.raises(ConfigurationError, match=r"record version 99, this singleflight reads 2"):
             claim(store, "key", "b")
     with opened(url) as store, connected(url) as connection:
         connection.execute(update(schema).values(version=7))
-        with pytest.raises(ConfigurationError, match=r"tables of version 7, this singleflight needs 1"):
+        with pytest.raises(ConfigurationError, match=r"tables of version 7, this singleflight needs 2"):
             claim(store, "key", "b")
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from singleflight.stores.base import Release
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of the tables; kept in ``singleflight_schema``."""
 
 # MySQL and MariaDB compare text without regard to case unless told otherwise, and cut it at 64 kB.

@@ -22,7 +22,7 @@
 --   r_slot             the run that waits
 --   r_runs             all the rest, see runs.lua
 
-local VERSION = 1
+local VERSION = 2
 local PASSED, FIRST, LISTENING = 0, 1, 2
 -- Doubles, because a server of 32 bits has no longer integers; each text after its length.
 local LAYOUT = '>c2BBBBBddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
