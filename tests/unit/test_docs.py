@@ -121,3 +121,18 @@ def test_every_keyword_for_dramatiq_is_documented() -> None:
     names = set(inspect.signature(Singleflight).parameters) - {"store"}
 
     assert [name for name in names if f"`{name}" not in page] == []
+
+
+def test_unit_tests_are_named_after_what_they_test() -> None:
+    """A module or package, a page, or a part of the tests' own equipment: so each is found by its name."""
+    tops = ("singleflight", "demo", "tests", "docs")
+    sources = (path for top in tops for path in (ROOT / top).rglob("*"))
+    subjects = {path.stem for path in sources if path.suffix in (".py", ".md") or path.is_dir()}
+    subjects = {name for name in subjects if not name.startswith(("test_", "__"))} | set(tops)
+    stray = [
+        path.name
+        for path in (ROOT / "tests/unit").glob("test_*.py")
+        if not any(f"{path.stem}_".startswith(f"test_{name}_") for name in subjects)
+    ]
+
+    assert stray == []

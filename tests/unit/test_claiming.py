@@ -17,8 +17,7 @@ from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUn
 from singleflight.events import Kind, Notify
 from singleflight.keys import lease_key
 from singleflight.lease import Busy, Lease, Outcome, Reason, monotonic
-from singleflight.leases import pacing
-from singleflight.leases import waiting as asking
+from singleflight.leases import pacing, waiting
 from singleflight.leases.breaker import REST, Breaker
 from singleflight.leases.claiming import RETRACT, Leases
 from singleflight.leases.keeper import process_keeper
@@ -40,10 +39,10 @@ def clock(core: Core, monkeypatch: pytest.MonkeyPatch) -> Core:
         core.clock.advance(max(seconds, 1e-6))
         core.keeper.look()
 
-    monkeypatch.setattr(asking, "monotonic", core.clock)
+    monkeypatch.setattr(waiting, "monotonic", core.clock)
     monkeypatch.setattr(pacing, "monotonic", core.clock)
     core.leases.breaker = Breaker(clock=core.clock)
-    monkeypatch.setattr(asking.time, "sleep", sleep)
+    monkeypatch.setattr(waiting.time, "sleep", sleep)
     return core
 
 
@@ -122,7 +121,7 @@ def test_taking_back_a_claim_that_was_refused_touches_nobody_elses_lease(core: C
 
 
 def test_a_permanent_error_is_raised_and_nothing_is_taken_back(core: Core) -> None:
-    """A wrong password does not get better by asking again."""
+    """A wrong password does not get better by waiting again."""
 
     def forbid(_operation: str) -> None:
         raise ConfigurationError("WRONGPASS")
@@ -339,7 +338,7 @@ def test_a_store_given_by_url_is_opened_once(core: Core) -> None:
 
     assert isinstance(first, Lease)
     assert isinstance(second, Busy)
-    assert asking.leases_of(url) is asking.leases_of(url)
+    assert waiting.leases_of(url) is waiting.leases_of(url)
 
 
 # --- with lease(...) ----------------------------------------------------------------------------------
@@ -403,7 +402,7 @@ def test_without_waiting_a_taken_lease_is_a_conflict_that_says_who_has_it(clock:
 def test_waiting_ends_when_the_lease_is_free(clock: Core) -> None:
     """Not much later than the holder gives it back, although others are asked only now and then."""
     holder = clock.claim("nightly")
-    sleep = asking.time.sleep
+    sleep = waiting.time.sleep
     start = clock.clock()
 
     def release_after_ten_seconds(seconds: float) -> None:
@@ -411,7 +410,7 @@ def test_waiting_ends_when_the_lease_is_free(clock: Core) -> None:
         if clock.clock() - start >= 10:
             holder.release()
 
-    asking.time.sleep = release_after_ten_seconds  # type: ignore[assignment]
+    waiting.time.sleep = release_after_ten_seconds  # type: ignore[assignment]
     with lease(clock.store, "nightly", prefix="t", wait=60):
         waited = clock.clock() - start
 
@@ -442,14 +441,14 @@ def test_waiting_for_a_run_that_has_ended_ends_at_once(clock: Core) -> None:
 def test_an_outage_while_waiting_is_waited_out(clock: Core) -> None:
     """A leader stays a candidate through a restart of the store."""
     clock.store.cut()
-    sleep, start = asking.time.sleep, clock.clock()
+    sleep, start = waiting.time.sleep, clock.clock()
 
     def mend_after_a_minute(seconds: float) -> None:
         sleep(seconds)
         if clock.clock() - start >= 60:
             clock.store.mend()
 
-    asking.time.sleep = mend_after_a_minute  # type: ignore[assignment]
+    waiting.time.sleep = mend_after_a_minute  # type: ignore[assignment]
     with lease(clock.store, "leader", wait=None) as held:
         assert clock.live(held)
 
@@ -467,14 +466,14 @@ def test_an_outage_longer_than_the_wait_is_raised_as_an_outage(clock: Core) -> N
 def test_lost_replies_while_waiting_do_not_make_the_waiter_its_own_obstacle(clock: Core) -> None:
     """What an unheard grant took is given back, so the next try gets the key long before its ttl."""
     clock.store.deafen()
-    sleep, start = asking.time.sleep, clock.clock()
+    sleep, start = waiting.time.sleep, clock.clock()
 
     def mend_after_a_second(seconds: float) -> None:
         sleep(seconds)
         if clock.clock() - start >= 1:
             clock.store.mend()
 
-    asking.time.sleep = mend_after_a_second  # type: ignore[assignment]
+    waiting.time.sleep = mend_after_a_second  # type: ignore[assignment]
     with lease(clock.store, "nightly", ttl=600, wait=60):
         waited = clock.clock() - start
 
