@@ -53,6 +53,8 @@ class Kind(StrEnum):
     """The store confirmed a lease that had been mistrusted."""
     RESTORED = "restored"
     """The record had vanished (a flush, an empty replica) and was written back."""
+    MISSED = "missed"
+    """Planned times of a beat entry were left out, because they were too long ago."""
     STORE_ERROR = "store_error"
     """The store did not answer; never counted as a conflict."""
 

@@ -24,8 +24,8 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
 
     Settings: `singleflight_beat_scheduler` (a class or an alias such as ``django``; built in: the app's own
     ``beat_scheduler``, and ``celery.beat:Scheduler`` if that is Celery's default), `singleflight_beat_ttl`
-    (seconds, built in 5), `singleflight_beat_catch_up` (True, built in: a tick that was missed is sent once,
-    late; False: its entry waits for the next one).
+    (seconds, built in 5), and the options of entries, `singleflight_beat_catch_up`,
+    `singleflight_beat_catch_up_window` and `singleflight_beat_entries`; see `EntryOptions`.
 
     Raises:
         ConfigurationError: if `singleflight.celery.install` was not called, or there is no store.
@@ -41,7 +41,7 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
         return wrapped(app=app, **options)
     scheduler = _sharing(wrapped)(app=app, **options)
     if not options.get("lazy"):  # as Celery makes one to show in its banner
-        own = beat_checks.findings(wrapped, scheduler, scheduler.remember)
+        own = beat_checks.findings(wrapped, scheduler, scheduler.remember, scheduler.named)
         for text in (*own, *scheduler.risks()):
             logger.warning("singleflight: %s", text)
     return scheduler

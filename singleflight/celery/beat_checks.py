@@ -14,6 +14,7 @@ from singleflight.options import Singleton
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from singleflight.celery.beat_options import EntryOptions
     from singleflight.celery.runtime import Runtime
 
 CLEANUP = "celery.backend_cleanup"
@@ -24,8 +25,11 @@ DJANGOS = "django_celery_beat.schedulers:DatabaseScheduler"
 A_DAY = 86400.0
 
 
-def findings(wrapped: type, scheduler: Any, remember: float) -> Iterator[str]:
-    """Yield what is wrong with a new scheduler; ``remember`` is its store's, in seconds."""
+def findings(wrapped: type, scheduler: Any, remember: float, named: set[str]) -> Iterator[str]:
+    """Yield what is wrong with a new scheduler; ``remember`` is its store's, in seconds.
+
+    ``named`` are the entries that have options in the settings.
+    """
     if wrapped in (Scheduler, PersistentScheduler) and not set(scheduler.schedule) - {CLEANUP}:
         if _has_djangos_beat():
             yield (
@@ -40,11 +44,27 @@ def findings(wrapped: type, scheduler: Any, remember: float) -> Iterator[str]:
             f"redbeat's own lock {scheduler.lock_key!r} lets one replica send and the others stand by; set "
             "redbeat_lock_key = None, so that all replicas tick: each tick is still sent once"
         )
+    if strangers := sorted(named - set(scheduler.schedule)):
+        yield (
+            f"singleflight_beat_entries names {', '.join(strangers)}, which the schedule does not have: "
+            "look for a misspelt name"
+        )
     if remember < A_DAY:
         yield (
             f"the store that was given forgets an entry's last tick after {remember:g} s, and an entry with "
             "a longer period then counts from beat's start; give its URL, or make it with a longer remember"
         )
+
+
+def of_jitter(entry: Any, options: EntryOptions) -> str | None:
+    """Return what is wrong with an entry whose jitter reaches the next planned time."""
+    period = shortest_gap(entry.schedule)
+    if period is None or options.jitter < period:
+        return None
+    return (
+        f"{entry.name} is sent every {period:g} s, but has jitter={options.jitter:g}: planned times overtake "
+        "each other, and some are left out; make it shorter than the time between two"
+    )
 
 
 def of_window(runtime: Runtime, entry: Any) -> str | None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab
 
 from singleflight.celery.beat_entries import counts_from_start, note_one_off
-from singleflight.celery.schedule_times import Last, in_utc, in_zone_of, later, rule_of
+from singleflight.celery.planned_times import Planned, plan
+from singleflight.celery.schedule_times import Last, Tick, in_utc, in_zone_of, later, rule_of
 from singleflight.celery.ticks import LOOK_AGAIN, Claimed, Later, Ticks, give_back
 from singleflight.lease import monotonic
-from singleflight.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime, timedelta
+
+    from singleflight.celery.beat_options import EntryOptions
+
+EARLY = 0.01
+"""Seconds by which Celery wakes up before the time that a schedule named."""
 
 LONGEST_REST = 60.0
 """Seconds: an entry whose publishing fails is tried again after 1, 2, 4 ... at most these."""
@@ -23,15 +29,20 @@ LONGEST_REST = 60.0
 class DueEntries:
     """What one replica knows of the last runs of all entries, and the one tick that it has claimed."""
 
-    def __init__(self, ticks: Ticks, ask: Callable[[Any], Any], latest: timedelta | None) -> None:
-        """Ask entries as ``ask`` does; with ``latest``, leave out a tick that comes later than that."""
+    def __init__(
+        self, ticks: Ticks, ask: Callable[[Any], Any], options: Callable[[Any], EntryOptions], in_time: float
+    ) -> None:
+        """Ask entries as ``ask`` does; a tick that is sent within ``in_time`` seconds is not missed."""
         self._ticks = ticks
         self._ask = ask
-        self._latest = latest
+        self._options = options
+        self._in_time = in_time
         self._told: dict[str, datetime] = {}
         self._failing: dict[str, tuple[float, float]] = {}
         self.known: dict[str, Last] = {}
         self.claimed: Claimed | None = None
+        self.planned: datetime | None = None
+        """The planned time that the claimed tick stands for, if its entry goes by them."""
         self.next: Any = None
         """For how many seconds the schedule of the claimed tick wants to rest."""
 
@@ -68,24 +79,47 @@ class DueEntries:
         rule = rule_of(entry.schedule)
         rest = max(last.wait(now, rule), _left_of_minute(entry.schedule, last, now, rule))
         if rest > 0:
-            return Later(rest)
-        answer = self._ticks.claim(last.next(entry.name, now, wait, rule), last.run_id)
+            return Later(rest + EARLY)
+        return self._claim_due(entry, last, now, wait)
+
+    def _claim_due(self, entry: Any, last: Last, now: datetime, wait: Any) -> Claimed | Later | Last:
+        rule = rule_of(entry.schedule)
+        planned = self._plan(entry, last, now)
+        if isinstance(planned, datetime):
+            return Later((planned - now).total_seconds() + EARLY)
+        if planned is None:
+            tick, missed = last.next(entry.name, now, wait, rule), self._too_late(entry, last, now)
+        else:
+            tick, missed = Tick(entry.name, last.at, planned.at, planned.again, rule), planned.missed
+        answer = self._ticks.claim(tick, last.run_id)
         if isinstance(answer, Last):
             return last.then(answer)
-        if isinstance(answer, Claimed):
-            if self._is_missed(entry.name, last, now):
+        if isinstance(answer, Claimed) and missed:
+            self._ticks.tell_missed(answer, missed)
+            if planned is None or planned.is_missed:
                 return self._leave_out(answer)
+        if isinstance(answer, Claimed):
+            self.planned = None if planned is None else planned.at
             self.next = _rest(answer.tick.again, wait, entry)
         return answer
 
-    def _is_missed(self, name: str, last: Last, now: datetime) -> bool:
-        """Return whether a tick was due long ago and is to be left out."""
-        told = max((one for one in (last.again, self._told.get(name)) if one), default=None)
-        return self._latest is not None and told is not None and now - told > self._latest
+    def _plan(self, entry: Any, last: Last, now: datetime) -> Planned | datetime | None:
+        """Return which planned time is to be sent, if the entry goes by them."""
+        options = self._options(entry)
+        if not options.by_plan or last.at is None:
+            return None
+        if options.catch_up == "none":
+            options = replace(options, catch_up_window=self._in_time)
+        return plan(entry, options, last.at, now)
+
+    def _too_late(self, entry: Any, last: Last, now: datetime) -> list[datetime]:
+        """Return when a tick was due that is to be left out."""
+        told = max((one for one in (last.again, self._told.get(entry.name)) if one), default=None)
+        late = told is not None and now - told > timedelta(seconds=self._in_time)
+        return [told] if told and late and self._options(entry).catch_up == "none" else []
 
     def _leave_out(self, claimed: Claimed) -> Last:
         """Have all replicas count a missed tick as sent."""
-        logger.warning("singleflight: %s: missed, and left out", claimed.tick.run_id)
         self._ticks.confirm(claimed)
         return claimed.last(ours=False)
 
@@ -93,7 +127,9 @@ class DueEntries:
         """Have an entry go on from the shared last run; its own is the first if no other is known."""
         own = None if entry.last_run_at is None else in_utc(entry.last_run_at)
         known = self.known.setdefault(entry.name, Last("", own))
-        if known.at is not None and (own is None or own < known.at or counts_from_start(entry)):
+        # A database keeps when a tick was sent, which may be later than the time that it was planned for.
+        ours = counts_from_start(entry) or (known.run_id and self._options(entry).by_plan)
+        if known.at is not None and (own is None or own < known.at or ours):
             entry.last_run_at = in_zone_of(entry, known.at)
         note_one_off(entry, known)
         return known

@@ -13,16 +13,16 @@ Of Celery's private parts it uses two: ``_heap`` and ``_when``.
 from __future__ import annotations
 
 import heapq
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import celery
 from celery.beat import Scheduler
 from celery.schedules import schedstate
 
-from singleflight.celery.beat_checks import of_window
+from singleflight.celery.beat_checks import of_jitter, of_window
 from singleflight.celery.beat_entries import counts_from_start, take_back
-from singleflight.celery.due_entries import DueEntries
+from singleflight.celery.beat_options import IN_ENTRY, BeatOptions
+from singleflight.celery.due_entries import EARLY, DueEntries
 from singleflight.celery.publish import ticking
 from singleflight.celery.schedule_times import in_utc, in_zone_of, later
 from singleflight.celery.ticks import Claimed, Later, Ticks, give_back
@@ -51,8 +51,8 @@ ASKS_TOO_EARLY = celery.VERSION < (5, 7)
 leaves it there if it is not due (celery#7649)."""
 
 
-EARLY = 0.01
-"""Seconds by which Celery wakes up before the time that a schedule named."""
+PLANNED = "singleflight_planned"
+"""The header with the planned time that a message was sent for."""
 
 
 class SharedTicks(Scheduler):
@@ -65,8 +65,8 @@ class SharedTicks(Scheduler):
         ttl = resolve(Singleton(ttl=runtime.setting("beat_ttl", TTL))).ttl  # refuses a wrong value by name
         leases = runtime.open_leases(remember=REMEMBER)
         self._ticks = Ticks(leases, runtime.prefix, ttl=ttl)
-        latest = None if runtime.setting("beat_catch_up", True) else timedelta(seconds=2 * ttl)
-        self._due = DueEntries(self._ticks, super().is_due, latest)
+        self._options = BeatOptions(runtime)
+        self._due = DueEntries(self._ticks, super().is_due, self._options.of, 2 * ttl)
         self._runtime = runtime
         self._learned: set[str] = set()
         self._checked: set[str] = set()
@@ -79,6 +79,11 @@ class SharedTicks(Scheduler):
     def remember(self) -> float:
         """Seconds for which the store knows an entry's last tick."""
         return self._ticks.remember
+
+    @property
+    def named(self) -> set[str]:
+        """The entries that have options in the settings."""
+        return self._options.names
 
     def risks(self) -> list[str]:
         """Return what is dangerous about the store, one sentence with its remedy each."""
@@ -132,8 +137,9 @@ class SharedTicks(Scheduler):
                 self._unlearned.append(entry)
             if entry.name not in self._checked:
                 self._checked.add(entry.name)
-                if text := of_window(self._runtime, entry):
-                    logger.warning("singleflight: %s", text)
+                for text in (of_window(self._runtime, entry), of_jitter(entry, self._options.of(entry))):
+                    if text:
+                        logger.warning("singleflight: %s", text)
         super().populate_heap(*args, **kwargs)
 
     def _learn(self) -> None:
@@ -214,7 +220,11 @@ class SharedTicks(Scheduler):
     def _publish(self, entry: Any, claimed: Claimed, **kwargs: Any) -> Any:
         own = entry.options
         # For this call only: entries outlive it, and no two ticks may share an id.
-        entry.options = {"task_id": claimed.tick.task_id(claimed.lease.key), **(own or {})}
+        options = {"task_id": claimed.tick.task_id(claimed.lease.key), **(own or {})}
+        options.pop(IN_ENTRY, None)
+        if planned := self._due.planned:
+            options["headers"] = {**options.get("headers", {}), PLANNED: planned.isoformat()}
+        entry.options = options
         try:
             with ticking():
                 return super().apply_async(entry, advance=False, **kwargs)

@@ -23,7 +23,7 @@ GIVEN = (
     "eager",
 )
 """Settings that are keywords of `install` as well (``url`` is its ``store``)."""
-BEAT = ("beat_scheduler", "beat_ttl", "beat_catch_up")
+BEAT = ("beat_scheduler", "beat_ttl", "beat_catch_up", "beat_catch_up_window", "beat_entries")
 NAMES = frozenset(PREFIX + name for name in GIVEN + BEAT)
 
 

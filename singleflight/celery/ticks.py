@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from singleflight.celery.schedule_times import FIRST, SKEW, Last, Tick, last_of
 from singleflight.errors import ConfigurationError, StoreUnavailable
+from singleflight.events import Kind, about
 from singleflight.keys import lease_key
 from singleflight.lease import Lease, Outcome, Reason, monotonic
 from singleflight.leases.breaker import Breaker
@@ -161,6 +162,14 @@ class Ticks:
         if not lease.release(Outcome.FINISHED):
             sent = Request(lease.key, lease.task, lease.run_id, lease.token, ttl=CONFIRM)
             self._leases.disown(sent, Outcome.FINISHED)
+
+    def tell_missed(self, claimed: Claimed, missed: list[datetime]) -> None:
+        """Report planned times that come too late and are left out."""
+        first, last = missed[0].isoformat(), missed[-1].isoformat()
+        which = (
+            f"planned for {first}" if len(missed) == 1 else f"{len(missed)} planned times, {first} to {last}"
+        )
+        self._leases.notify(about(claimed.lease, Kind.MISSED, f"{which}: left out"))
 
     def _ask(self, tick: Tick, after: str) -> tuple[Tick, Lease | Busy]:
         # A store that hangs may grant a claim after we gave up; by the same token it is ours next time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,9 @@ class Posted:
     at: datetime
     name: str
     task_id: str
+    headers: dict[str, Any] = field(default_factory=dict[str, Any])
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What else the message was published with."""
 
 
 class FakeTimeApp(Celery):
@@ -80,7 +83,13 @@ class Recorder(Scheduler):
         del name, kwargs
         if self.broken:
             raise ConnectionError("the broker is away")
-        self.posted.append(Posted(self.app.clock.now.astimezone(UTC), args[0], options.get("task_id", "")))
+        at, task_id, headers = (
+            self.app.clock.now.astimezone(UTC),
+            options.pop("task_id", ""),
+            options.pop("headers"),
+        )
+        options.pop("producer", None)
+        self.posted.append(Posted(at, args[0], task_id, headers, options))
 
 
 def _own(schedule: Any) -> Any:
@@ -100,6 +109,7 @@ class Replica:
         *,
         zone: str = "UTC",
         wrapped: type[Scheduler] = Recorder,
+        options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         app = FakeTimeApp("replica", broker="memory://", set_as_current=False)
@@ -108,7 +118,12 @@ class Replica:
             timezone=zone,
             singleflight_beat_scheduler=wrapped,
             beat_schedule={
-                name: {"task": "known.only.by_name", "schedule": _own(one), "args": [name]}
+                name: {
+                    "task": "known.only.by_name",
+                    "schedule": _own(one),
+                    "args": [name],
+                    **({"options": dict(options)} if options else {}),
+                }
                 for name, one in schedule.items()
             },
             **settings,

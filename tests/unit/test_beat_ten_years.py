@@ -39,9 +39,9 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_replicas_that_are_killed_send_what_one_immortal_plain_beat_sends(zone: str) -> None:
-    """Every planned time is sent once, at most the ttl late; none is added and none is left out."""
+    """Every planned time is sent once, after a kill late by the ttl; none is left out or added."""
     plain, ours = live(zone, plain=True, years=SOME), live(zone, replicas=3, years=SOME)
 
     assert differences(plain, ours) == []
     assert len(plain.posted) > 1000 * SOME
-    assert ours.kills > 10 * SOME
+    assert ours.kills > 5 * SOME
