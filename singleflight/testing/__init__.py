@@ -8,12 +8,16 @@ pytest.register_assert_rewrite(
     "singleflight.testing.contract_claim",
     "singleflight.testing.contract_inspect",
     "singleflight.testing.contract_keep",
+    "singleflight.testing.contract_line",
+    "singleflight.testing.contract_line_base",
+    "singleflight.testing.contract_line_time",
     "singleflight.testing.contract_runs",
     "singleflight.testing.contract_slot",
 )
 
 from singleflight.testing.clock import FakeClock, RealClock  # noqa: E402 - after the registration
 from singleflight.testing.contract import StoreContract  # noqa: E402
+from singleflight.testing.contract_line_time import LineTimeRules as LineContract  # noqa: E402
 from singleflight.testing.recorder import FlightRecorder  # noqa: E402
 
-__all__ = ["FakeClock", "FlightRecorder", "RealClock", "StoreContract"]
+__all__ = ["FakeClock", "FlightRecorder", "LineContract", "RealClock", "StoreContract"]

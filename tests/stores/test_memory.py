@@ -6,11 +6,11 @@ import pytest
 
 from singleflight.stores import open_store
 from singleflight.stores.memory import MemoryStore
-from singleflight.testing import FakeClock, StoreContract
+from singleflight.testing import FakeClock, LineContract, StoreContract
 from singleflight.testing.contract_base import granted, ran
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(StoreContract, LineContract):
     """The contract, on a clock that is turned by hand."""
 
     can_advance = True
