@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery, Task, chain, chord, signature
@@ -465,6 +466,32 @@ def test_a_registry_needs_no_more_than_celery_asks_of_it(
         app.send_task(name, kwargs={"key": "a"}, singleton=Singleton(ttl=9))
 
     assert [message.headers["task"] for message in sent(app)] == ["known", "elsewhere"]
+
+
+def test_a_send_task_that_is_put_on_the_class_later_is_called_as_it_was_asked(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests and tracers patch the class, with a function or a mock; no app is installed anew for them."""
+    install(app, MemoryStore())
+    mock, called = Mock(), []
+    monkeypatch.setattr(Celery, "send_task", lambda *args, **options: called.append((args, options)))
+    app.send_task("elsewhere", countdown=10)
+    monkeypatch.setattr(Celery, "send_task", mock)
+    app.send_task("elsewhere", ("a",), countdown=10)
+
+    assert called == [((app, "elsewhere"), {"countdown": 10})]
+    mock.assert_called_once_with("elsewhere", ("a",), countdown=10)
+
+
+def test_a_send_task_that_an_app_has_of_its_own_is_called(app: Celery) -> None:
+    """Whoever wrapped it before us is asked, with an id that is given by place too."""
+    mock = app.send_task = Mock()
+    install(app, MemoryStore())
+
+    app.send_task("elsewhere", ("a",), None, None, None, "an-id", singleton=COUNTED)
+
+    assert mock.call_args.args == ("elsewhere", ("a",), None, None, None, "an-id")
+    assert HEADER in mock.call_args.kwargs["headers"]
 
 
 def test_a_revocation_is_heeded_whatever_the_workers_timer_is(
