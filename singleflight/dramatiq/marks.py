@@ -86,12 +86,12 @@ def forget(message: Message[Any]) -> None:
         _write(message, marked[1])
 
 
-def unmark(message: Message[Any]) -> None:
+def unmark(message: AnyMessage) -> None:
     """Take the mark off a message, likewise."""
     _write(message, None)
 
 
-def _write(message: Message[Any], mark: str | None) -> None:
+def _write(message: AnyMessage, mark: str | None) -> None:
     write(message, replace(carried_by(message), mark=mark))
 
 

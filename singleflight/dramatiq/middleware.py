@@ -160,6 +160,9 @@ class Singleflight(Middleware):
         """Note that this thread's message is over."""
         marks.end()
         gate.note_sent(None)
+        if message.actor_name not in broker.actors:
+            # Nobody here can run it. Its dead letter is as it was sent: whoever sends it again marks it anew.
+            marks.unmark(message)
 
     def after_nack(self, broker: Broker, message: MessageProxy) -> None:
         """Give lease or place back once the failure is stored, which happens in this hook of `Results`."""

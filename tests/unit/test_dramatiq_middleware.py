@@ -430,6 +430,22 @@ def test_a_direct_call_takes_no_lease(broker: StubBroker) -> None:
     assert actor() is None
 
 
+def test_a_message_that_nobody_here_knows_is_rejected_as_it_was_sent(
+    broker: StubBroker, work: Callable[[], None]
+) -> None:
+    """It travels with a mark, for its actor may be a singleton elsewhere; its dead letter has none."""
+    install(broker)
+    broker.declare_queue("default")
+    message = dramatiq.Message(queue_name="default", actor_name="elsewhere", args=(), kwargs={}, options={})
+
+    broker.enqueue(message)
+    (queued,) = broker.queues["default"].queue
+    work()
+
+    assert "singleflight" in dramatiq.Message.decode(queued).options
+    assert broker.dead_letters == [message]
+
+
 def test_options_inside_a_pipeline_travel_too(broker: StubBroker) -> None:
     """A later stage's singleton= is written so that it can be encoded with the first message."""
     install(broker)

@@ -8,19 +8,21 @@ from typing import Any
 from dramatiq import Actor, Broker
 
 from singleflight import Singleton
-from singleflight.dramatiq import install
+from singleflight.dramatiq import Singleflight, install
 
 
 def put(mode: str, store: str | None) -> None:
     """Patch Dramatiq; ``mode`` is the run's."""
-    original = Broker.__init__
+    emit = Broker.emit_before
 
-    @wraps(original)
-    def init(self: Broker, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        install(self, store, enabled="observe" if mode == "observe" else True)
+    @wraps(emit)
+    def emit_before(self: Broker, signal: str, *args: Any, **kwargs: Any) -> None:
+        # At a broker's first signal: as its users do, once it is there, and not on one that does nothing.
+        if not any(isinstance(each, Singleflight) for each in self.middleware):
+            install(self, store, enabled="observe" if mode == "observe" else True)
+        emit(self, signal, *args, **kwargs)
 
-    Broker.__init__ = init  # type: ignore[method-assign]
+    Broker.emit_before = emit_before  # type: ignore[method-assign]
     if mode in ("observe", "singleton"):
         declare = Broker.declare_actor
 
