@@ -134,9 +134,14 @@ class Errands:
         return len(unanswered) < len(group)
 
     def _due(self) -> list[Kept]:
-        """Return what is due, the most urgent first; after it, what was asked about and not answered."""
+        """Return what is due, the most urgent first; after it, what was asked about and not answered.
+
+        Nothing if all are only nearly due: among many leases there is always one more of these.
+        """
         now = self._books.clock()
         due = [kept for kept in self._books.leases_in(self.store) if kept.is_due(now)]
+        if all(kept.due > now for kept in due):
+            return []
         return sorted(due, key=lambda kept: (kept.unanswered, kept.lease.trusted_until))
 
     def _batches(self) -> Iterator[list[Kept]]:

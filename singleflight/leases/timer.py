@@ -94,7 +94,10 @@ class Watch:
         while True:
             # Read before looking, so that one look comes after `stop`; another thread may have followed.
             over = self._thread is not threading.current_thread()
-            self._next = math.inf  # from here on, whoever has news rings
+            # An idle thread looks up before a usual lease is first due, so that no task has to wake it; not
+            # during a look either, or with many leases each look would end with news and lead to the next.
+            idle = self._clock() + IDLE
+            self._next = idle  # from here on, whoever has news of an earlier moment rings
             try:
                 moment = self._look()
             except BaseException:  # noqa: BLE001 - whatever it was, the other leases still need their keeper
@@ -102,10 +105,8 @@ class Watch:
                 moment = self._clock() + RETRY
             if over:
                 return
-            now = self._clock()
-            # An idle thread looks up before a usual lease is first due, so that no task has to wake it.
-            self._next = min(moment, now + IDLE)
-            self._bell.acquire(timeout=max(self._next - now, 0))
+            self._next = min(moment, idle)
+            self._bell.acquire(timeout=max(self._next - self._clock(), 0))
 
 
 class _Warned:

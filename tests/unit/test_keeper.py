@@ -638,6 +638,23 @@ def test_news_that_comes_while_the_keeper_looks_is_looked_at_before_it_sleeps(
     keeper.stop(10)
 
 
+def test_news_of_what_the_next_look_is_in_time_for_leads_to_no_other_look() -> None:
+    """With many leases a look takes its time: one more for each that is claimed meanwhile never ends."""
+    rung: list[bool] = []
+
+    def look() -> float:
+        keeper.ring(time.monotonic() + watch.IDLE)
+        rung.append(not keeper._bell.locked())
+        return math.inf
+
+    keeper = watch.Watch("test", look, time.monotonic)
+    keeper.start()
+    until(lambda: rung, 10, "the first look")
+    keeper.stop(10)
+
+    assert not rung[0]
+
+
 def test_the_first_failed_release_of_an_idle_keeper_is_tried_again_soon(threaded: Core) -> None:
     """A keeper with nothing else to do does not sleep through the short life of a release."""
     lease = threaded.claim(ttl=4.0)

@@ -128,6 +128,18 @@ def test_the_most_urgent_of_many_renewals_goes_first(core: Core) -> None:
     assert short.key in renewed[:BATCH_SIZE]
 
 
+def test_leases_that_fall_due_one_after_the_other_are_renewed_many_at_a_time(core: Core) -> None:
+    """While some are renewed, the next becomes nearly due: it waits, or each would be a request."""
+    for n in range(100):
+        core.claim(f"job {n}", ttl=30.0)
+        core.clock.advance(0.1)
+    core.store.before = lambda operation: core.clock.advance(0.1) if operation == "renew" else None
+
+    core.keeper.look()
+
+    assert core.store.batches == [11]
+
+
 def test_a_store_that_is_away_is_asked_for_two_batches_only(core: Core) -> None:
     """Each may take a timeout: as many as there are leases would go on for minutes."""
     for n in range(5 * BATCH_SIZE):
