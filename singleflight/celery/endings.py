@@ -103,7 +103,7 @@ def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> N
     # send_task would otherwise make the run its own parent, and its own child.
     direct, request.called_directly = request.called_directly, True
     try:
-        with marks.unmarked():
+        with marks.unmarked.on():
             signature.apply_async(add_to_parent=False)
     finally:
         request.called_directly = direct

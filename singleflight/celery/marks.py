@@ -6,8 +6,6 @@ messages an id of their own. Beat's ids stay as they are: two replicas that publ
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -15,33 +13,23 @@ from weakref import WeakKeyDictionary
 from singleflight.celery.delivery import HEADER, Header, attempt_of, header_of
 from singleflight.celery.state import state_of
 from singleflight.identity import Publisher, new_mark, run_of
+from singleflight.switch import Switch
 from singleflight.tasks.message import Carried, id_of, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery import Celery
 
-_same: ContextVar[bool] = ContextVar("singleflight_same", default=False)
+unmarked = Switch("singleflight_unmarked")
+"""Messages are published as they are: they are no new calls."""
 
 _publishers: WeakKeyDictionary[Any, Publisher] = WeakKeyDictionary()
 """By the request of the run that publishes; not on the request, where a message could write."""
 
 
-@contextmanager
-def unmarked() -> Iterator[None]:
-    """Publish messages as they are: they are no new calls."""
-    token = _same.set(True)
-    try:
-        yield
-    finally:
-        _same.reset(token)
-
-
 def mark(app: Celery, options: dict[str, Any]) -> None:
     """Mark a message that is about to be published, unless nobody else can have its id or it is a retry."""
     task_id = options.get("task_id")
-    if task_id is None or options.get("retries") or _same.get():
+    if task_id is None or options.get("retries") or unmarked:
         return
     headers = mapping(options.get("headers"))
     header = headers.get(HEADER)

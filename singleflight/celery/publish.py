@@ -7,8 +7,6 @@ links or an id of their own): these are always published, and judged by the work
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +17,16 @@ from kombu.serialization import dumps, loads
 from singleflight.api import run_around
 from singleflight.celery import joining
 from singleflight.celery.delivery import HEADER, Header, own_headers
-from singleflight.celery.marks import unmarked
 from singleflight.celery.results import marked
 from singleflight.celery.runtime import key_rule
 from singleflight.celery.state import state_of
 from singleflight.options import Singleton
+from singleflight.switch import Switch
 from singleflight.tasks.message import Carried, mapping
 from singleflight.tasks.publishing import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from celery import Task
 
@@ -38,18 +36,8 @@ if TYPE_CHECKING:
 FLOW = ("group_id", "chord", "chain", "retries", "link", "link_error")
 """Options of messages that others depend on."""
 
-_tick: ContextVar[bool] = ContextVar("singleflight_tick", default=False)
-
-
-@contextmanager
-def ticking() -> Iterator[None]:
-    """Let what beat publishes look too, although beat gives it an id: replicas give one tick the same."""
-    token = _tick.set(True)
-    try:
-        with unmarked():
-            yield
-    finally:
-        _tick.reset(token)
+ticking = Switch("singleflight_tick")
+"""What beat publishes looks too, although beat gives it an id: replicas give one tick the same."""
 
 
 def carry(task: Any, options: dict[str, Any]) -> None:
@@ -105,7 +93,7 @@ def _place(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> tuple[
     header = mapping(options.get("headers")).get(HEADER)
     # Any other than this call's own has been forwarded, or is that of a run with an id, which does not look.
     carried = header.carried if isinstance(header, Header) else Carried()
-    given = options.get("task_id") is not None and not _tick.get()
+    given = options.get("task_id") is not None and not ticking
     if given or any(options.get(name) for name in FLOW) or runtime.enabled is not True:
         return None, carried
     policy = runtime.policy_of(task, carried.options)

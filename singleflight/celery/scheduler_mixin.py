@@ -23,6 +23,7 @@ from singleflight.celery.beat_checks import of_jitter, of_window
 from singleflight.celery.beat_entries import counts_from_start, take_back
 from singleflight.celery.beat_options import IN_ENTRY, BeatOptions
 from singleflight.celery.due_entries import EARLY, DueEntries
+from singleflight.celery.marks import unmarked
 from singleflight.celery.publish import ticking
 from singleflight.celery.schedule_times import in_utc, in_zone_of, later
 from singleflight.celery.ticks import Claimed, Later, Ticks, give_back
@@ -226,7 +227,7 @@ class SharedTicks(Scheduler):
             options["headers"] = {**options.get("headers", {}), PLANNED: planned.isoformat()}
         entry.options = options
         try:
-            with ticking():
+            with ticking.on(), unmarked.on():
                 return super().apply_async(entry, advance=False, **kwargs)
         finally:
             entry.options = own

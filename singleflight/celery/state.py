@@ -8,14 +8,12 @@ nothing can make that JSON, YAML or msgpack carry.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from singleflight.switch import Switch
 
+if TYPE_CHECKING:
     from celery.app.task import Context
 
     from singleflight.lease import Lease
@@ -59,17 +57,8 @@ class State:
     """What is to be recorded of a run that ends without having run, once its end is stored."""
 
 
-_eager: ContextVar[bool] = ContextVar("singleflight_eager", default=False)
-
-
-@contextmanager
-def eagerly() -> Iterator[None]:
-    """Note that what runs inside was called with ``apply``, and not delivered."""
-    mark = _eager.set(True)
-    try:
-        yield
-    finally:
-        _eager.reset(mark)
+eager = Switch("singleflight_eager")
+"""What runs was called with ``apply``, and not delivered."""
 
 
 def known_state(request: Context) -> State | None:
@@ -82,7 +71,7 @@ def state_of(request: Context) -> State:
     """Return the state of a request, whatever its message has put in its place."""
     state = known_state(request)
     if state is None:
-        state = request.__dict__[ATTRIBUTE] = State(_eager.get())
+        state = request.__dict__[ATTRIBUTE] = State(bool(eager))
     return state
 
 

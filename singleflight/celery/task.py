@@ -12,7 +12,7 @@ from singleflight.celery import gate, marks, publish
 from singleflight.celery.delivery import HEADER, Header, option_of
 from singleflight.celery.errors import SKIPPED, Ended, Skipped
 from singleflight.celery.results import marked
-from singleflight.celery.state import eagerly, state_of
+from singleflight.celery.state import eager, state_of
 from singleflight.errors import ConfigurationError
 from singleflight.policy import Singleton
 from singleflight.tasks.message import mapping
@@ -157,7 +157,7 @@ class SingletonTask(Behind):
             if len(args) <= TASK_ID:
                 options["task_id"] = options.get("task_id") or uuid()
             header.bind(args[TASK_ID] if len(args) > TASK_ID else options["task_id"], self.name)
-        with eagerly():
+        with eager.on():
             result = super().apply(*args, **options)
         if isinstance(result, EagerResult) and isinstance(result._result, Ended):  # noqa: SLF001 - no public way
             how = result._result.how  # noqa: SLF001

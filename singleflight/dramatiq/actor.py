@@ -76,7 +76,7 @@ class SingletonActor(Actor[P, R]):
         if place.publisher:
             carried = replace(carried, must_run=True)
             write(message, carried)
-        with marks.unmarked():
+        with marks.unmarked.on():
             sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
         place.take(run_of(id_of(message.message_id), carried.mark), (delay or 0) / 1000)

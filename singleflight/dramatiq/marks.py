@@ -6,7 +6,6 @@ messages too, on their way: retries, deferrals, and those whose delay is over. T
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import current_thread
@@ -18,11 +17,10 @@ from singleflight.dramatiq import gate
 from singleflight.dramatiq.delivery import carried_by, retries, write
 from singleflight.dramatiq.occurrences import OPTION as OCCURRENCE
 from singleflight.identity import Publisher, new_mark, run_of
+from singleflight.switch import Switch
 from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dramatiq import Message
     from dramatiq.broker import MessageProxy
 
@@ -43,17 +41,8 @@ _marked: ContextVar[tuple[AnyMessage, str | None] | None] = ContextVar("singlefl
 """The message that was marked last, and the mark that it had before."""
 
 
-_same: ContextVar[bool] = ContextVar("singleflight_same", default=False)
-
-
-@contextmanager
-def unmarked() -> Iterator[None]:
-    """Enqueue messages as they are."""
-    token = _same.set(True)
-    try:
-        yield
-    finally:
-        _same.reset(token)
+unmarked = Switch("singleflight_unmarked")
+"""Messages are enqueued as they are."""
 
 
 def begin(message: MessageProxy) -> None:
@@ -96,7 +85,7 @@ def _write(message: AnyMessage, mark: str | None) -> None:
 
 
 def _is_on_its_way(message: Message[Any], processed: _Processed | None) -> bool:
-    if message.options.get(OCCURRENCE) is not None or _same.get():
+    if message.options.get(OCCURRENCE) is not None or unmarked:
         return True
     if processed is None:
         # The only sign of a message whose delay is over.

@@ -13,13 +13,14 @@ from singleflight.leases.breaker import Breaker
 from singleflight.leases.keeper import process_keeper
 from singleflight.leases.releasing import release_of
 from singleflight.stores.base import Claim, Waits
+from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from singleflight.lease import Granted
     from singleflight.leases.keeper import Keeper
-    from singleflight.stores.base import Look, Store
+    from singleflight.stores.base import Store
 
 RETRACT = 60.0
 """Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
@@ -95,14 +96,14 @@ class Leases:
             raise
         return lease
 
-    def peek(self, request: Request) -> Look | None:
+    def peek(self, request: Request) -> View:
         """Look at a key that is about to be claimed.
 
         Raises:
             StoreUnavailable: as `claim`.
         """
         try:
-            return self.breaker.ask(lambda: self.store.peek(request.key))
+            return View(self.breaker.ask(lambda: self.store.peek(request.key)))
         except StoreUnavailable as error:
             self._tell_outage(request, error)
             raise

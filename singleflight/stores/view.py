@@ -32,101 +32,45 @@ class View:
 
     def __init__(self, look: Look | None) -> None:
         """Take what `Store.peek` has returned."""
+        record = self._record = Record() if look is None else look.record
+        now_ms = self._now_ms = 0 if look is None else look.now_ms
         self.known = look is not None
         """Whether there is a record."""
-        self._record = Record() if look is None else look.record
-        self._now_ms = 0 if look is None else look.now_ms
         self.forgotten_in = 0.0 if look is None else look.remaining_ms / 1000
-
-    @property
-    def now(self) -> float:
+        self.now = now_ms / 1000
         """Epoch seconds on the store's clock."""
-        return self._now_ms / 1000
 
-    @property
-    def run_id(self) -> str:
+        self.run_id = record.run_id
         """The run that was granted the lease last; empty if none was."""
-        return self._record.run_id
+        self.held = record.held
+        """Whether its lease was neither released nor evicted; it may have lapsed."""
+        self.running = record.held and record.expires_ms > now_ms
+        """Whether it has the lease, so that another one would be refused."""
+        self.fence = record.fence
+        self.ttl = record.ttl_ms / 1000
+        self.started = record.started_ms / 1000 if record.started_ms else None
+        """When it started: epoch seconds on the store's clock."""
+        self.started_ago = self._ago(record.started_ms)
+        self.time_left = self._left(record.expires_ms) if record.held else None
+        """Until its lease lapses."""
+        self.outcome = record.outcome
+        """How it ended; empty if it has not."""
+        self.in_window = record.opens_ms >= now_ms > 0
+        """Whether it is too soon for another run to start."""
+        self.window_left = self._left(record.opens_ms)
 
-    @property
-    def held(self) -> bool:
-        """Whether that run's lease was neither released nor evicted; it may have lapsed."""
-        return self._record.held
-
-    @property
-    def running(self) -> bool:
-        """Whether that run has the lease, so that another one would be refused."""
-        return self._record.held and self._record.expires_ms > self._now_ms
+        self.waiting = record.slot if record.slot_expires_ms > now_ms else ""
+        """The run in the waiting slot; empty if there is none."""
+        self.waiting_left = self._left(record.slot_expires_ms) if self.waiting else None
+        self.refused = record.refused
+        """How many claims that did not wait met another run, as far as the store counts them."""
+        self.refused_ago = self._ago(record.refused_ms)
+        self.refused_reason = record.refused_reason
 
     @property
     def holder(self) -> Holder | None:
-        """Who that run's task, host and process are."""
+        """Who the task, host and process of the last run are."""
         return Holder.decode(self._record.holder)
-
-    @property
-    def fence(self) -> int:
-        """The number of its grant."""
-        return self._record.fence
-
-    @property
-    def ttl(self) -> float:
-        """The length of its lease."""
-        return self._record.ttl_ms / 1000
-
-    @property
-    def started(self) -> float | None:
-        """When it started: epoch seconds on the store's clock."""
-        return self._record.started_ms / 1000 if self._record.started_ms else None
-
-    @property
-    def started_ago(self) -> float | None:
-        """How long ago that is."""
-        return self._ago(self._record.started_ms)
-
-    @property
-    def time_left(self) -> float | None:
-        """Until the lease lapses, if it is held."""
-        return self._left(self._record.expires_ms) if self._record.held else None
-
-    @property
-    def outcome(self) -> str:
-        """How that run ended; empty if it has not."""
-        return self._record.outcome
-
-    @property
-    def in_window(self) -> bool:
-        """Whether it is too soon for another run to start."""
-        return self._record.opens_ms >= self._now_ms > 0
-
-    @property
-    def window_left(self) -> float | None:
-        """Until it is not."""
-        return self._left(self._record.opens_ms)
-
-    @property
-    def waiting(self) -> str:
-        """The run in the waiting slot; empty if there is none."""
-        return self._record.slot if self._record.slot_expires_ms > self._now_ms else ""
-
-    @property
-    def waiting_left(self) -> float | None:
-        """Until that run is not waited for any more."""
-        return self._left(self._record.slot_expires_ms) if self.waiting else None
-
-    @property
-    def refused(self) -> int:
-        """How many claims that did not wait met another run, as far as the store counts them."""
-        return self._record.refused
-
-    @property
-    def refused_ago(self) -> float | None:
-        """How long ago the last one was."""
-        return self._ago(self._record.refused_ms)
-
-    @property
-    def refused_reason(self) -> str:
-        """Why it was refused."""
-        return self._record.refused_reason
 
     @property
     def runs(self) -> list[Remembered]:

@@ -15,7 +15,6 @@ from singleflight.lease import Busy, Reason
 from singleflight.log import logger
 from singleflight.policy import UNSET
 from singleflight.printable import printable
-from singleflight.stores.view import View
 from singleflight.tasks.adapter import (
     Answer,
     Dropped,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from singleflight.leases.claiming import Leases, Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Release
+    from singleflight.stores.view import View
     from singleflight.tasks.adapter import Adapter, Fate, Result
     from singleflight.tasks.decisions import Step
     from singleflight.tasks.delivery import Delivery
@@ -119,7 +119,7 @@ class Admission:
         run_id = self._joined
         if run_id is None:
             return None
-        view = View(self.leases.peek(self.request))
+        view = self.leases.peek(self.request)
         result = self._result_of(run_id, view)
         if result is None and view.between_attempts(run_id):
             return self._refused(Busy(Reason.RUNNING, run_id, math.inf))
@@ -131,7 +131,7 @@ class Admission:
         if run_id is None:
             return None
         try:
-            return self._result_of(run_id, View(self.leases.peek(self.request)))
+            return self._result_of(run_id, self.leases.peek(self.request))
         except StoreUnavailable:
             return None  # it has just answered, and the lease is there
 

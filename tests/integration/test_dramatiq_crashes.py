@@ -88,7 +88,7 @@ def test_of_three_copies_of_one_message_one_runs(tmp_path: Path) -> None:
         message = actors.work.message_with_options(
             args=("copies", 0, str(gate)), singleton=Singleton(by="key", ttl=3)
         )
-        with unmarked():  # who enqueues a message again means another run
+        with unmarked.on():  # who enqueues a message again means another run
             for _ in range(3):
                 actors.broker.enqueue(message)
         until(lambda: cluster.logs().count("deferred, key work:") >= 2, what="two copies that wait")

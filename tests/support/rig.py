@@ -130,7 +130,7 @@ class Rig:
         known = {r.run_id for record in self.records().values() for r in record.runs}
         marks = [id_[len(run) + 1 :] for id_ in known if id_ != run and message_id_of(id_) == run]
         header = Carried(mark=marks[0] if marks else None).write(run, signature.task)
-        with unmarked():
+        with unmarked.on():
             signature.clone().set(task_id=run, headers={HEADER: header}).apply_async()
 
     def runs(self, key: str) -> list[Run]:
