@@ -173,7 +173,7 @@ async def _ask(
     request = waiter.next_request()
     try:
         return await in_thread(
-            lambda: leases.claim(request, on_lost=on_lost, patient=True),
+            lambda: leases.claim(request, on_lost=on_lost, anyway=True),
             lane=lane,
             undo=lambda late: _abandon(late, waiter),
         )

@@ -77,7 +77,7 @@ def try_lease(
     from singleflight.leases import waiting  # noqa: PLC0415 - see above
 
     request = waiting.request_for(name, ttl=ttl, window=window, run_id=run_id, prefix=prefix)
-    return waiting.leases_of(store).claim(request, on_lost=on_lost, patient=True)
+    return waiting.leases_of(store).claim(request, on_lost=on_lost, anyway=True)
 
 
 @contextmanager

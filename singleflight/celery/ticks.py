@@ -190,7 +190,7 @@ class Ticks:
             max_hold=self._ttl,
         )
         try:
-            return tick, self._leases.claim(request, patient=True)
+            return tick, self._leases.claim(request, anyway=True)
         except StoreUnavailable:
             self._unanswered[tick.entry] = tick, token, after
             raise

@@ -19,7 +19,7 @@ THREADS = 8
 MOST = 64
 """How many requests to all stores may be."""
 
-PATIENCE = 0.5
+STOP_TIMEOUT = 0.5
 """Seconds that requests which are under way get when the process ends."""
 
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ _threads = Lanes("singleflight-aio", abreast=THREADS, most=MOST)
 
 def stop() -> None:
     """Give what is under way a moment when the process ends; a store that hangs does not hold it up."""
-    _threads.stop(PATIENCE)
+    _threads.stop(STOP_TIMEOUT)
 
 
 def have_done(lane: Hashable, work: Callable[[], object]) -> None:

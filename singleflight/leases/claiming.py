@@ -59,17 +59,17 @@ class Leases:
         *,
         on_lost: Callable[[Lease], None] | None = None,
         owner: Callable[[], object] | None = None,
-        patient: bool = False,
+        anyway: bool = False,
     ) -> Lease | Busy:
         """Ask the store once: a `Lease` that is being renewed, or why not.
 
-        A store that has failed rests (see `Breaker`), unless the caller is ``patient``.
+        A store that has failed rests (see `Breaker`), unless it is to be asked ``anyway``.
 
         Raises:
             StoreUnavailable: if the store does not answer, or rests after a failure.
             ConfigurationError: if it never will.
         """
-        if not patient:
+        if not anyway:
             self.breaker.pass_through()
         keeper, holder = process_keeper(), Holder.here(request.task)
         keeper.prepare()
@@ -115,12 +115,12 @@ class Leases:
     def disown(self, request: Request, outcome: Outcome, *, grace: float = 0, began: bool = True) -> None:
         """Have the keeper release a lease for a process that cannot do it itself; returns at once."""
         release = release_of(request, outcome, grace=grace, began=began)
-        process_keeper().send(release, self.store, patience=request.ttl)
+        process_keeper().send(release, self.store, timeout=request.ttl)
 
     def _retract(self, request: Request) -> None:
         """Take back a claim whose answer nobody heard: it may have been granted all the same."""
         release = release_of(request, Outcome.REQUEUED, began=request.returning)
-        process_keeper().send(release, self.store, patience=min(request.ttl, RETRACT))
+        process_keeper().send(release, self.store, timeout=min(request.ttl, RETRACT))
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
         """Report what became of a refused claim."""

@@ -17,7 +17,7 @@ from singleflight.stores.base import Renewed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from singleflight.leases.releasing import Parting
+    from singleflight.leases.releasing import OpenRelease
     from singleflight.stores.base import Store
 
 BATCH_SIZE = 250
@@ -42,11 +42,11 @@ class Books(Protocol):
         """Return the leases that are held in a store."""
         ...
 
-    def releases_in(self, store: Store) -> list[Parting]:
+    def releases_in(self, store: Store) -> list[OpenRelease]:
         """Return the releases in a store that are not through."""
         ...
 
-    def attempt(self, parting: Parting) -> bool | None:
+    def attempt(self, open_release: OpenRelease) -> bool | None:
         """Try a release: was the lease ours? None if the store is away."""
         ...
 
@@ -71,7 +71,7 @@ class Errands:
         self._books = books
         self._outage = Breaker(RETRY, books.clock)
         self.busy: set[type] = set()
-        """What is under way: renewals of `Kept` ones, tries at each `Parting`."""
+        """What is under way: renewals of `Kept` ones, tries at each `OpenRelease`."""
 
     def run(self, kind: type) -> None:
         """Do what is due of one kind."""
@@ -97,19 +97,21 @@ class Errands:
     def release_due(self) -> None:
         """Try late releases, the longest untried first, until the store does not answer."""
         now, away = self._books.clock(), False
-        due = [parting for parting in self._books.releases_in(self.store) if parting.due <= now]
-        for parting in sorted(due, key=attrgetter("tried")):
-            if away and now < parting.until:
-                parting.due = self._books.clock() + RETRY
+        due = [
+            open_release for open_release in self._books.releases_in(self.store) if open_release.due <= now
+        ]
+        for open_release in sorted(due, key=attrgetter("tried")):
+            if away and now < open_release.until:
+                open_release.due = self._books.clock() + RETRY
                 continue
-            parting.tried = now
+            open_release.tried = now
             try:
-                ours = self._books.attempt(parting)
+                ours = self._books.attempt(open_release)
             except BaseException:  # noqa: BLE001 - no store may raise it, but the other releases must go on
                 logger.exception("singleflight: a store broke its promise at a release")
                 ours = None
             if ours is None:
-                parting.due = self._books.clock() + RETRY
+                open_release.due = self._books.clock() + RETRY
                 away = True
 
     def renew(self, group: Sequence[Kept]) -> bool:

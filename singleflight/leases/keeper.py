@@ -11,10 +11,10 @@ from singleflight.events import Kind
 from singleflight.lease import Outcome, monotonic, renewal_interval
 from singleflight.leases.errands import Errands
 from singleflight.leases.lanes import Lanes
-from singleflight.leases.releasing import Parting, release_of
+from singleflight.leases.releasing import OpenRelease, release_of
 from singleflight.leases.renewing import NEVER, Kept
 from singleflight.leases.telling import Telling
-from singleflight.leases.timer import RETRY, Watch
+from singleflight.leases.timer import RETRY, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,17 +45,17 @@ class Keeper:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
-        self.patience = 1.0
+        self.stop_timeout = 1.0
         """Seconds that `stop` takes at most if it is not told otherwise."""
         self._pid = os.getpid()
         # By token: a lease in hand, then its release until that is through. To give back is one assignment,
         # so an exception raised into the calling thread finds the one or the other.
-        self._books: dict[str, Kept | Parting] = {}
+        self._books: dict[str, Kept | OpenRelease] = {}
         self._lock = threading.RLock()
         self._stores: dict[int, Errands] = {}
         self._threads = Lanes("singleflight-keeper")
         self._telling = Telling(clock)
-        self._watch = Watch("singleflight-clock", self.look, clock)
+        self._timer = Timer("singleflight-clock", self.look, clock)
 
     @property
     def is_ours(self) -> bool:
@@ -68,8 +68,8 @@ class Keeper:
         Raises:
             ConfigurationError: if Python is shutting down and starts no thread any more.
         """
-        if not self._watch.started:
-            self._watch.start()
+        if not self._timer.started:
+            self._timer.start()
 
     def hold(
         self,
@@ -88,7 +88,7 @@ class Keeper:
         kept = Kept(lease, store, notify, on_lost, owner)
         with self._lock:
             self._books[lease.token] = kept
-        self._watch.rouse(kept.due)  # long before it could be lost
+        self._timer.rouse(kept.due)  # long before it could be lost
 
     def renew_now(self, lease: Lease) -> None:
         """Renew one lease in the calling thread; a store that is away changes nothing."""
@@ -112,23 +112,23 @@ class Keeper:
             kept = self._books.get(lease.token)
             if not isinstance(kept, Kept):
                 return False
-            parting = self._part(kept, release, hands_off)
+            open_release = self._part(kept, release, hands_off)
         try:
-            ours = self.attempt(parting)
+            ours = self.attempt(open_release)
         except BaseException:
             # The keeper's thread may sleep for longer than anybody wants to wait for the key.
-            self._watch.rouse(parting.due)
+            self._timer.rouse(open_release.due)
             raise
         if ours is None:
-            parting.due = self.clock() + RETRY
-            self._watch.rouse(parting.due)
+            open_release.due = self.clock() + RETRY
+            self._timer.rouse(open_release.due)
         elif not ours and not kept.told:
             kept.tell(Kind.LOST, "found out when it was released", self.clock())
         kept.tell(Kind.RELEASED, str(outcome), self.clock())
         return bool(ours)
 
-    def send(self, release: Release, store: Store, *, patience: float) -> None:
-        """Release from the keeper's thread, for up to ``patience`` seconds: the caller must not wait.
+    def send(self, release: Release, store: Store, *, timeout: float) -> None:
+        """Release from the keeper's thread, for up to ``timeout`` seconds: the caller must not wait.
 
         For a process that died, or a claim whose answer nobody heard. Nothing happens if the lease was never
         granted, or if its process has said itself how the run ended: it may have published a retry or a
@@ -136,19 +136,19 @@ class Keeper:
         """
         now = self.clock()
         with self._lock:
-            self._books[release.token] = Parting(release, store, now + patience, due=now, unless_over=True)
-        self._watch.rouse(now)
+            self._books[release.token] = OpenRelease(release, store, now + timeout, due=now, unless_over=True)
+        self._timer.rouse(now)
 
-    def stop(self, patience: float | None = None) -> None:
-        """Try open releases once more and end the threads, within ``patience`` seconds."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Try open releases once more and end the threads, within ``timeout`` seconds."""
         if not self.is_ours:
             return
-        patience = self.patience if patience is None else patience
-        end = monotonic() + patience
+        timeout = self.stop_timeout if timeout is None else timeout
+        end = monotonic() + timeout
         for entry in self._entries():
-            if isinstance(entry, Parting):
+            if isinstance(entry, OpenRelease):
                 entry.due = 0.0
-        self._watch.stop(patience)
+        self._timer.stop(timeout)
         self._threads.stop(end - monotonic())
         self._telling.stop(end - monotonic())
 
@@ -163,7 +163,7 @@ class Keeper:
         stores = {name: errands for name, errands in self._stores.items() if errands.busy}
         due: dict[tuple[int, type], Errands] = {}
         for each in self._entries():
-            entry: Kept | Parting | None = each
+            entry: Kept | OpenRelease | None = each
             if isinstance(each, Kept):
                 moment = min(moment, self._alarm(each, now))
                 if each.abandoned:
@@ -188,16 +188,16 @@ class Keeper:
         """Return the leases that are held in a store."""
         return [entry for entry in self._entries() if isinstance(entry, Kept) and entry.store is store]
 
-    def releases_in(self, store: Store) -> list[Parting]:
+    def releases_in(self, store: Store) -> list[OpenRelease]:
         """Return the releases in a store that are not through."""
-        return [entry for entry in self._entries() if isinstance(entry, Parting) and entry.store is store]
+        return [entry for entry in self._entries() if isinstance(entry, OpenRelease) and entry.store is store]
 
-    def attempt(self, parting: Parting) -> bool | None:
+    def attempt(self, open_release: OpenRelease) -> bool | None:
         """Try one release: was the lease ours? None if the store is away."""
-        ours = parting.attempt(self.clock())
-        token = parting.release.token
+        ours = open_release.attempt(self.clock())
+        token = open_release.release.token
         with self._lock:
-            if ours is not None and self._books.get(token) is parting:
+            if ours is not None and self._books.get(token) is open_release:
                 del self._books[token]
         return ours
 
@@ -213,14 +213,14 @@ class Keeper:
     def regain(self, kept: Kept) -> None:
         """Tell that a lease is trusted again."""
         kept.told = False
-        self._watch.ring(kept.lease.trusted_until)
+        self._timer.ring(kept.lease.trusted_until)
         self._telling.tell(kept, Kind.REGAINED, "nobody else took it")
 
     def tell(self, kept: Kept, kind: Kind, reason: str) -> None:
         """Report something of a lease, from another thread."""
         self._telling.tell(kept, kind, reason)
 
-    def _entries(self) -> list[Kept | Parting]:
+    def _entries(self) -> list[Kept | OpenRelease]:
         with self._lock:
             return list(self._books.values())
 
@@ -244,7 +244,7 @@ class Keeper:
                 errands.run(kind)
             finally:
                 errands.busy.discard(kind)
-                self._watch.ring(self.clock())
+                self._timer.ring(self.clock())
 
         errands.busy.add(kind)
         try:
@@ -252,23 +252,23 @@ class Keeper:
         except RuntimeError:
             work()
 
-    def _part(self, kept: Kept, release: Release, hands_off: float) -> Parting:
+    def _part(self, kept: Kept, release: Release, hands_off: float) -> OpenRelease:
         """Put a release on the books in place of the lease; called under the lock."""
         now = self.clock()
-        parting = Parting(release, kept.store, until=now + kept.lease.ttl, due=now + hands_off)
-        self._books[kept.lease.token] = parting
+        open_release = OpenRelease(release, kept.store, until=now + kept.lease.ttl, due=now + hands_off)
+        self._books[kept.lease.token] = open_release
         kept.lease.end()
-        return parting
+        return open_release
 
-    def _give_up(self, kept: Kept) -> Parting | None:
+    def _give_up(self, kept: Kept) -> OpenRelease | None:
         """Part with a lease whose owner is gone; None if it was given back this very moment."""
         release = release_of(kept.lease, Outcome.REQUEUED, began=kept.lease.began)
         with self._lock:
             if self._books.get(kept.lease.token) is not kept:
                 return None
-            parting = self._part(kept, release, hands_off=0)
+            open_release = self._part(kept, release, hands_off=0)
         self._telling.tell(kept, Kind.RELEASED, str(Outcome.REQUEUED))
-        return parting
+        return open_release
 
 
 class _Process:

@@ -64,11 +64,11 @@ class Lanes:
             if not self._threads:
                 self._start()
 
-    def stop(self, patience: float) -> bool:
-        """Wait for the end of all work, at most ``patience`` seconds, and of the threads; True if it came."""
+    def stop(self, timeout: float) -> bool:
+        """Wait for the end of all work, at most ``timeout`` seconds, and of the threads; True if it came."""
         if self._pid != os.getpid():
             return True
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while self._lanes and time.monotonic() < end:
             time.sleep(0.002)
         with self._lock:

@@ -45,7 +45,7 @@ def release_of(
 
 
 @dataclass(slots=True, eq=False)
-class Parting:
+class OpenRelease:
     """One release, and how long it is worth trying; moments are on the keeper's clock."""
 
     release: Release

@@ -40,9 +40,9 @@ class Telling:
         if kept.notify.heeds(kind):
             self._put(kept.notify, partial(kept.notify, kept.event(kind, reason, self._clock())))
 
-    def stop(self, patience: float) -> None:
-        """Wait until all are told, at most ``patience`` seconds."""
-        self._threads.stop(patience)
+    def stop(self, timeout: float) -> None:
+        """Wait until all are told, at most ``timeout`` seconds."""
+        self._threads.stop(timeout)
 
     def _put(self, lane: Hashable, work: Callable[[], object]) -> None:
         try:

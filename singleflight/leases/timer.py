@@ -21,7 +21,7 @@ IDLE = 5.0
 """Seconds after which a thread without work looks up: a wait stands still while the machine sleeps."""
 
 
-class Watch:
+class Timer:
     """Calls ``look`` in a thread of its own; ``look`` returns the moment of its next call.
 
     Nothing here is a `threading.Condition` or `threading.Event`: an exception that is raised into a thread
@@ -78,13 +78,13 @@ class Watch:
         if by < self._next:
             self._ring()
 
-    def stop(self, patience: float) -> None:
-        """Have ``look`` called once more, and wait at most ``patience`` seconds for the thread to end."""
+    def stop(self, timeout: float) -> None:
+        """Have ``look`` called once more, and wait at most ``timeout`` seconds for the thread to end."""
         with self._lock:
             thread, self._thread = self._thread, None
         self._ring()
         if thread is not None and thread.ident and thread is not threading.current_thread():
-            thread.join(patience)
+            thread.join(timeout)
 
     def _ring(self) -> None:
         with contextlib.suppress(RuntimeError):  # it rings already

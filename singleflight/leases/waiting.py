@@ -48,7 +48,7 @@ def wait_for(leases: Leases, request: Request, deadline: float, owner: Callable[
 
 def _ask(leases: Leases, request: Request, owner: Callable[[], object]) -> Lease | Busy | StoreUnavailable:
     try:
-        return leases.claim(request, owner=owner, patient=True)
+        return leases.claim(request, owner=owner, anyway=True)
     except StoreUnavailable as error:
         return error
 

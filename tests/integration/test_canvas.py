@@ -108,7 +108,7 @@ HELD: dict[str, Lease] = {}
 
 def hold(rig: Rig, mode: str, key: str) -> Lease:
     """Be the run that is in the way of a key."""
-    lease = rig.app.singleflight.leases.claim(asked(rig, mode, key), patient=True)
+    lease = rig.app.singleflight.leases.claim(asked(rig, mode, key), anyway=True)
     assert isinstance(lease, Lease)
     return lease
 

@@ -224,13 +224,13 @@ def test_scenario_64_after_an_outage_the_next_call_runs(
     try:
         until(lambda: not held.held, 30, "the end of the trust")
         with pytest.raises(StoreUnavailable):
-            leases.claim(Request(held.key, name, "b", new_token(), ttl=2), patient=True)
+            leases.claim(Request(held.key, name, "b", new_token(), ttl=2), anyway=True)
     finally:
         database.start()
 
     def answer() -> Lease | None:
         try:
-            got = leases.claim(Request(held.key, name, "b", new_token(), ttl=2), patient=True)
+            got = leases.claim(Request(held.key, name, "b", new_token(), ttl=2), anyway=True)
         except StoreUnavailable:
             return None
         return got if isinstance(got, Lease) else None

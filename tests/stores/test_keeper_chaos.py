@@ -151,7 +151,7 @@ def thousands_at_once(server: ValkeyServer, stack: ExitStack) -> None:
     now = keeper.clock()
     for token in mine:
         keeper._books[token].due = now
-    keeper._watch.ring(now)
+    keeper._timer.ring(now)
     until(lambda: all(keeper._books[token].due > now for token in mine), 45, "all renewals", every=0.5)
     assert len(mine) == count
     assert not lost

@@ -154,7 +154,7 @@ class HandDriven(Keeper):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock)
-        self.watch = self._watch = Still()  # type: ignore[assignment]
+        self.timer = self._timer = Still()  # type: ignore[assignment]
         self._threads = self._telling._threads = AtOnce()  # type: ignore[assignment]
 
 
@@ -179,7 +179,7 @@ class Core:
     def claim(self, name: str = "nightly", **options: object) -> Lease:
         """Claim and expect a grant; ``on_lost`` and ``owner`` go to the keeper, the rest to the request."""
         watching = {key: options.pop(key) for key in ("on_lost", "owner") if key in options}
-        answer = self.leases.claim(self.request(name, **options), patient=True, **watching)  # type: ignore[arg-type]
+        answer = self.leases.claim(self.request(name, **options), anyway=True, **watching)  # type: ignore[arg-type]
         assert isinstance(answer, Lease), answer
         return answer
 

@@ -99,7 +99,7 @@ def test_claims_that_are_taken_back_do_not_pile_up_during_an_outage(core: Core) 
     core.store.cut()
     for _ in range(1200):
         with pytest.raises(StoreUnavailable):
-            core.leases.claim(core.request(ttl=86400.0), patient=True)
+            core.leases.claim(core.request(ttl=86400.0), anyway=True)
         core.clock.advance(3)
         core.keeper.look()
 
@@ -157,7 +157,7 @@ def test_a_patient_claim_asks_a_store_that_rests_and_ends_its_rest(clock: Core) 
         clock.leases.claim(clock.request())
     clock.store.mend()
 
-    assert isinstance(clock.leases.claim(clock.request("a"), patient=True), Lease)
+    assert isinstance(clock.leases.claim(clock.request("a"), anyway=True), Lease)
     assert isinstance(clock.leases.claim(clock.request("b")), Lease)
 
 
@@ -166,7 +166,7 @@ def test_an_outage_is_reported_once_while_the_store_rests(clock: Core) -> None:
     clock.store.cut()
     for _ in range(10):
         with pytest.raises(StoreUnavailable):
-            clock.leases.claim(clock.request(), patient=True)
+            clock.leases.claim(clock.request(), anyway=True)
         clock.clock.advance(0.1)
 
     assert clock.kinds() == [Kind.STORE_ERROR]

@@ -161,7 +161,7 @@ def test_no_argument_of_a_task_is_readable_in_an_event(core: Core, caplog: pytes
     core.store.cut()
     core.pass_time(10)
     with pytest.raises(StoreUnavailable):
-        core.leases.claim(core.request(key=key), patient=True)
+        core.leases.claim(core.request(key=key), anyway=True)
     lease.release()
 
     assert {Kind.GRANTED, Kind.STORE_ERROR, Kind.LOST, Kind.RELEASED} <= set(core.kinds())

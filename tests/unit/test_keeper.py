@@ -17,7 +17,7 @@ import pytest
 from singleflight.errors import ConfigurationError, LeaseLost
 from singleflight.events import Kind, Notify
 from singleflight.lease import Lease, Outcome
-from singleflight.leases import timer as watch
+from singleflight.leases import timer
 from singleflight.leases.claiming import Leases
 from singleflight.leases.keeper import HANDS_OFF, Keeper
 from singleflight.stores.base import INFINITE, Run
@@ -202,7 +202,7 @@ def test_a_lease_that_nobody_took_is_regained_when_the_store_is_back(core: Core)
     core.pass_time(1)
     assert lease.held
     assert core.kinds()[-1] is Kind.REGAINED
-    assert max(core.keeper.watch.roused) > core.clock()
+    assert max(core.keeper.timer.roused) > core.clock()
 
     core.store.cut()
     core.pass_time(20)
@@ -601,9 +601,9 @@ def test_a_short_lease_wakes_a_keeper_that_sleeps_for_long_ones(
     threaded: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new lease does not wait for the next look at the old ones."""
-    monkeypatch.setattr(watch, "IDLE", 3600)
+    monkeypatch.setattr(timer, "IDLE", 3600)
     threaded.claim("long", ttl=3600.0)
-    until(lambda: threaded.keeper._watch._next < math.inf, 10, "the keeper to fall asleep")
+    until(lambda: threaded.keeper._timer._next < math.inf, 10, "the keeper to fall asleep")
     threaded.claim("short", ttl=1.0)
 
     until(lambda: threaded.store.calls.count("renew") >= 1, 20, "a renewal")
@@ -615,7 +615,7 @@ def test_news_that_comes_while_the_keeper_looks_is_looked_at_before_it_sleeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise a lease claimed at the wrong moment would be renewed too late."""
-    monkeypatch.setattr(watch, "IDLE", 3600)
+    monkeypatch.setattr(timer, "IDLE", 3600)
     settled, looking, go_on = threading.Event(), threading.Event(), threading.Event()
     looks: list[bool] = []
 
@@ -627,7 +627,7 @@ def test_news_that_comes_while_the_keeper_looks_is_looked_at_before_it_sleeps(
         go_on.wait(20)
         return time.monotonic() + 3600
 
-    keeper = watch.Watch("test", look, time.monotonic)
+    keeper = timer.Timer("test", look, time.monotonic)
     keeper.rouse(0)
     settled.set()
     assert looking.wait(20)
@@ -643,11 +643,11 @@ def test_news_of_what_the_next_look_is_in_time_for_leads_to_no_other_look() -> N
     rung: list[bool] = []
 
     def look() -> float:
-        keeper.ring(time.monotonic() + watch.IDLE)
+        keeper.ring(time.monotonic() + timer.IDLE)
         rung.append(not keeper._bell.locked())
         return math.inf
 
-    keeper = watch.Watch("test", look, time.monotonic)
+    keeper = timer.Timer("test", look, time.monotonic)
     keeper.start()
     until(lambda: rung, 10, "the first look")
     keeper.stop(10)
@@ -671,9 +671,9 @@ def test_the_first_struck_release_of_an_idle_keeper_is_tried_again_soon(
     threaded: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A time limit inside the request does not leave the key held for as long as an idle keeper sleeps."""
-    monkeypatch.setattr(watch, "IDLE", 60.0)
+    monkeypatch.setattr(timer, "IDLE", 60.0)
     lease = threaded.claim(ttl=180.0)
-    until(lambda: threaded.keeper._watch._next < math.inf, 10, "the keeper to be asleep")
+    until(lambda: threaded.keeper._timer._next < math.inf, 10, "the keeper to be asleep")
 
     def strike(_operation: str) -> None:
         threaded.store.mend()
@@ -706,8 +706,8 @@ def test_nothing_that_a_listener_raises_ends_the_threads(
     until(lambda: threaded.store.calls.count("renew") >= 3, 20, "renewals after the first report")
 
     assert isinstance(lease, Lease)
-    assert threaded.keeper._watch._thread is not None
-    assert threaded.keeper._watch._thread.is_alive()
+    assert threaded.keeper._timer._thread is not None
+    assert threaded.keeper._timer._thread.is_alive()
 
 
 def test_a_keeper_that_was_stopped_starts_again_with_the_next_lease(threaded: Core) -> None:
@@ -786,4 +786,4 @@ def test_hand_driven_and_threaded_keepers_are_the_same_code() -> None:
     keeper = HandDriven(time.monotonic)
 
     assert Keeper().__class__.look is keeper.__class__.look
-    assert Keeper()._watch._look.__func__ is Keeper.look  # type: ignore[attr-defined]
+    assert Keeper()._timer._look.__func__ is Keeper.look  # type: ignore[attr-defined]

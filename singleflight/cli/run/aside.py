@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-PARTING = 0.25
+AFTER_SIGNAL = 0.25
 """Seconds that a request which is under way, and what is to be given back, get after a signal to end."""
 
 
@@ -50,8 +50,8 @@ class Aside(Generic[Answer]):
         return self._answers[0]
 
     def late(self) -> Answer | None:
-        """Return the answer if it comes within `PARTING`, for one who has been interrupted."""
-        self._thread.join(PARTING)
+        """Return the answer if it comes within `AFTER_SIGNAL`, for one who has been interrupted."""
+        self._thread.join(AFTER_SIGNAL)
         return self._answers[0] if self._answers else None
 
     def _run(self) -> None:
@@ -82,7 +82,7 @@ def sleep(signals: Signals, seconds: float, done: Callable[[], bool] = lambda: F
 
 
 def briefly(work: Callable[[], object]) -> None:
-    """Do some work, and wait for it `PARTING` at most; what it raises is of no use any more."""
+    """Do some work, and wait for it `AFTER_SIGNAL` at most; what it raises is of no use any more."""
 
     def run() -> None:
         with suppress(Exception):  # nobody is left to do anything about it
@@ -90,4 +90,4 @@ def briefly(work: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PARTING)
+    thread.join(AFTER_SIGNAL)

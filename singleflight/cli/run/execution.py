@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from singleflight.cli.exits import Exit
 from singleflight.cli.output import Failure, speak, speak_of_leases
-from singleflight.cli.run.aside import PARTING, Aside, Interrupted
+from singleflight.cli.run.aside import AFTER_SIGNAL, Aside, Interrupted
 from singleflight.cli.run.child import Child, environment
 from singleflight.cli.run.guard import FOR_EVER, Guard
 from singleflight.cli.run.signals import ENDING
@@ -79,7 +79,7 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
     except (ConfigurationError, StoreUnavailable) as error:
         raise Failure(f"{name} not started: {error}", Exit.STORE) from error
     except Interrupted as signalled:
-        process_keeper().patience = PARTING
+        process_keeper().stop_timeout = AFTER_SIGNAL
         return Exit.signalled(signalled.args[0])
     except Conflict as conflict:
         if plan.conflict:
@@ -91,11 +91,11 @@ def carry_out(plan: Plan, signals: Signals, terminal: Terminal | None) -> int:
 def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) -> int:
     outcome = Outcome.REQUEUED
     lease.began = False  # until it has, its window is not used up
-    patience = FOR_EVER
+    timeout = FOR_EVER
     try:
         for number in signals.wait(0):
             if number in ENDING:
-                patience = PARTING
+                timeout = AFTER_SIGNAL
                 return Exit.signalled(number)
         try:
             child = Child(plan.argv, environment(lease.key, lease.fence), terminal)
@@ -110,7 +110,7 @@ def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) 
         guard = Guard(child, lease, signals, plan.limits, terminal)
         code = guard.stay()
         if guard.told_to_end:
-            patience = LAST_WORD
+            timeout = LAST_WORD
         if guard.cause is Exit.LOST:
             # As after a crash: a planned time that was cut short is still to be done.
             speak(f"{plan.request.task} was ended, because its lease could not be trusted any more")
@@ -121,15 +121,15 @@ def _run(plan: Plan, lease: Lease, signals: Signals, terminal: Terminal | None) 
             return Exit.TIMEOUT
         return Exit.signalled(-code) if code < 0 else code
     finally:
-        _give_back(lease, outcome, signals, patience)
+        _give_back(lease, outcome, signals, timeout)
 
 
-def _give_back(lease: Lease, outcome: Outcome, signals: Signals, patience: float) -> None:
+def _give_back(lease: Lease, outcome: Outcome, signals: Signals, timeout: float) -> None:
     """Release; whoever has told us to end does not wait long for a store that hangs."""
     try:
-        Aside(signals, lambda: lease.release(outcome)).wait(patience)
+        Aside(signals, lambda: lease.release(outcome)).wait(timeout)
     except (Interrupted, TimeoutError):
-        process_keeper().patience = PARTING
+        process_keeper().stop_timeout = AFTER_SIGNAL
 
 
 def _forgotten(store: Store, request: Request) -> bool:

@@ -91,9 +91,9 @@ class Guard:
             due.append(left - self._limits.kill_after - self._margin)
         return min(due)
 
-    def _end(self, cause: Exit, now: float, patience: float) -> None:
+    def _end(self, cause: Exit, now: float, grace: float) -> None:
         self.cause = cause
-        self._kill_at = min(self._kill_at, now + patience)
+        self._kill_at = min(self._kill_at, now + grace)
         self._child.send(signal.SIGTERM)
         self._child.send(signal.SIGCONT)  # a stopped command could not act on it
 

@@ -50,7 +50,7 @@ def obtain(leases: Leases, request: Request, signals: Signals, *, wait: float, a
 
 
 def _ask(leases: Leases, request: Request, signals: Signals) -> Lease | Busy | StoreUnavailable:
-    asked = Aside(signals, lambda: leases.claim(request, patient=True, on_lost=lambda _: signals.rouse()))
+    asked = Aside(signals, lambda: leases.claim(request, anyway=True, on_lost=lambda _: signals.rouse()))
     try:
         return asked.wait()
     except StoreUnavailable as error:

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from singleflight.lease import monotonic
 from singleflight.stores.redis.errors import code_of, driver
-from singleflight.stores.redis.options import patience
+from singleflight.stores.redis.options import limited_to
 from singleflight.stores.redis.wire import ask, ask_all
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class TooFewReplicas(redis.RedisError):
 
 def client_of(options: Mapping[str, Any], timeout: float) -> Any:
     """Return a client of one server with a pool of its own."""
-    return redis.Redis(connection_pool=redis.ConnectionPool(**patience(options, timeout)))
+    return redis.Redis(connection_pool=redis.ConnectionPool(**limited_to(options, timeout)))
 
 
 def _text(value: Any) -> str:

@@ -110,7 +110,7 @@ def address(options: Mapping[str, Any]) -> str:
     return f"{where}/{options.get('db') or 0}"
 
 
-def patience(options: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+def limited_to(options: Mapping[str, Any], timeout: float) -> dict[str, Any]:
     """Return the options of a connection that waits at most ``timeout`` seconds and never retries."""
     own: dict[str, Any] = {
         "socket_timeout": timeout,

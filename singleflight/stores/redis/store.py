@@ -111,7 +111,7 @@ class RedisStore(Operated):
         """
         groups: dict[float, list[Renewal]] = {}
         for one in renewals:
-            groups.setdefault(self._patience(one.ttl_ms / 1000), []).append(one)
+            groups.setdefault(self._renewal_timeout(one.ttl_ms / 1000), []).append(one)
         answers: dict[int, Renewed | SingleflightError] = {}
         for timeout, group in sorted(groups.items()):
             try:
@@ -123,12 +123,12 @@ class RedisStore(Operated):
             answers.update(zip(map(id, group), got, strict=True))
         return [answers[id(one)] for one in renewals]
 
-    def _patience(self, ttl: float) -> float:
+    def _renewal_timeout(self, ttl: float) -> float:
         """Return how long a renewal may take: at most a tenth of its ttl, in few steps: each has a pool."""
-        patience = self.timeout
-        while patience > max(ttl / 10, LEAST_TIMEOUT):
-            patience /= 2
-        return max(patience, min(LEAST_TIMEOUT, self.timeout))
+        timeout = self.timeout
+        while timeout > max(ttl / 10, LEAST_TIMEOUT):
+            timeout /= 2
+        return max(timeout, min(LEAST_TIMEOUT, self.timeout))
 
     def _renew(self, renewals: Sequence[Renewal], timeout: float) -> list[Renewed | SingleflightError]:
         connection = self._connections.get(f"renewals, {timeout} s", timeout)

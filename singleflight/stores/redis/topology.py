@@ -21,7 +21,13 @@ from redis import connection, sentinel
 from singleflight.errors import ConfigurationError
 from singleflight.stores.redis.connection import ClusterConnection, Connection, client_of
 from singleflight.stores.redis.errors import COMMANDS
-from singleflight.stores.redis.options import address, options_from_pool, options_from_url, patience, reaching
+from singleflight.stores.redis.options import (
+    address,
+    limited_to,
+    options_from_pool,
+    options_from_url,
+    reaching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,13 +75,13 @@ class Sentinels:
 
     def connection(self, timeout: float) -> Connection:
         """Open a connection; of sentinels that hang, all together take at most ``timeout`` seconds more."""
-        own = patience(self.sentinel_options, timeout / len(self.nodes))
+        own = limited_to(self.sentinel_options, timeout / len(self.nodes))
         own["ssl"] = _by_tls(own)
         own.pop("connection_class", None)  # redis.Redis wants `ssl` instead
         make_manager: Any = sentinel.Sentinel  # redis-py does not say what these take
         make_pool: Any = sentinel.SentinelConnectionPool
         asked = make_manager(self.nodes, min_other_sentinels=self.min_other_sentinels, sentinel_kwargs=own)
-        options = patience(self.options, timeout)
+        options = limited_to(self.options, timeout)
         options["connection_class"] = (
             sentinel.SentinelManagedSSLConnection if _by_tls(options) else sentinel.SentinelManagedConnection
         )
