@@ -56,11 +56,6 @@ class KeyRule:
         elif self.by != "*":
             self._check_names(self.by)
 
-    @property
-    def ignores_parameters(self) -> bool:
-        """True if calls with different arguments are still the same work."""
-        return self.by == () and bool(self.signature.parameters)
-
     def warnings(self) -> list[str]:
         """Return what looks unintended about this rule, one sentence each."""
         texts = []

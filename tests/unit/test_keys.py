@@ -491,13 +491,6 @@ def test_a_name_under_main_warns_unless_the_lease_has_its_own_name() -> None:
     assert rule_of(order, task="shop.__main__x").warnings() == []
 
 
-def test_a_rule_knows_whether_it_ignores_parameters() -> None:
-    """Joining another run's result is only sound if all calls mean the same work."""
-    assert rule_of(order, by=()).ignores_parameters
-    assert not rule_of(order, by=("account",)).ignores_parameters
-    assert not rule_of(no_argument, by=()).ignores_parameters
-
-
 # --- refused when called ------------------------------------------------------------------------------
 
 
