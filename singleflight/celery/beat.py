@@ -5,18 +5,35 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import PersistentScheduler, Scheduler
-from celery.utils.imports import load_extension_class_names, symbol_by_name
-
 from singleflight.celery import beat_checks
+from singleflight.celery.beat_control import (
+    Backfilled,
+    BeatEntry,
+    backfill,
+    entries,
+    pause,
+    resume,
+    trigger,
+)
+from singleflight.celery.beat_pauses import Pause
+from singleflight.celery.beat_schedulers import runtime_of, wrapped_of
 from singleflight.celery.scheduler_mixin import SharedTicks
-from singleflight.errors import ConfigurationError
 from singleflight.log import logger
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from singleflight.celery.runtime import Runtime
+__all__ = [
+    "Backfilled",
+    "BeatEntry",
+    "Pause",
+    "SingleflightScheduler",
+    "backfill",
+    "entries",
+    "pause",
+    "resume",
+    "trigger",
+]
 
 
 def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - Celery is told a class
@@ -30,12 +47,8 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
     Raises:
         ConfigurationError: if `singleflight.celery.install` was not called, or there is no store.
     """
-    runtime: Runtime | None = getattr(app, "singleflight", None)
-    if runtime is None:
-        raise ConfigurationError(
-            f"the app {app.main!r} has no leases: call singleflight.celery.install(app) where the app is made"
-        )
-    wrapped = _wrapped(runtime)
+    runtime = runtime_of(app)
+    wrapped = wrapped_of(runtime)
     if runtime.enabled is not True:
         logger.warning("singleflight_enabled=%r: every beat replica sends every tick", runtime.enabled)
         return wrapped(app=app, **options)
@@ -45,23 +58,6 @@ def SingleflightScheduler(app: Celery, **options: Any) -> Any:  # noqa: N802 - C
         for text in (*own, *scheduler.risks()):
             logger.warning("singleflight: %s", text)
     return scheduler
-
-
-def _wrapped(runtime: Runtime) -> Any:
-    """Return the class that is to share its ticks."""
-    aliases = dict(load_extension_class_names("celery.beat_schedulers"))
-    given = runtime.setting("beat_scheduler")
-    if given is None:
-        own = symbol_by_name(runtime.app.conf.beat_scheduler or Scheduler, aliases=aliases)
-        # Celery's default keeps last runs in a file of each replica; here the store does.
-        return Scheduler if own in (SingleflightScheduler, PersistentScheduler) else own
-    wrapped = symbol_by_name(given, aliases=aliases)
-    if wrapped is SingleflightScheduler:
-        raise ConfigurationError(
-            "singleflight_beat_scheduler names the class that is wrapped, not singleflight itself; leave it "
-            "out, or write 'celery.beat:PersistentScheduler' or the like"
-        )
-    return wrapped
 
 
 @cache

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from singleflight.celery.beat_pauses import is_pause
 from singleflight.celery.schedule_times import FIRST, SKEW, Last, Tick, last_of
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.events import Kind, about
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN = 0.1
 """Seconds after which a tick that another replica is just sending is looked at again for the first time."""
+
+PAUSED_REST = 5.0
+"""Seconds after which a paused entry is looked at again."""
 
 RETRY = 1.0
 """Seconds for which a store that failed is not asked again."""
@@ -150,8 +154,13 @@ class Ticks:
         self._back()
         if isinstance(answer, Lease):
             return Claimed(tick, answer)
+        return self._refused(tick, answer)
+
+    def _refused(self, tick: Tick, answer: Busy) -> Last | Later:
         if answer.reason in (Reason.FINISHED, Reason.SUPERSEDED):
             return last_of(tick.entry, answer.run_id, answer.since, ended=answer.ended)
+        if is_pause(answer.holder):
+            return Later(min(answer.retry_after, PAUSED_REST))
         # Soon, because confirmations come soon; then ever more rarely, until the claim has lapsed.
         held_for = self._ttl - answer.retry_after
         return Later(max(LOOK_AGAIN / 2, min(answer.retry_after, max(LOOK_AGAIN, held_for))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from singleflight.cli.beat import beat
 from singleflight.cli.doctor.command import doctor
 from singleflight.cli.operators.commands import evict, ls, show, watch
 from singleflight.cli.operators.init import init
@@ -16,5 +17,5 @@ def group() -> None:
     """One run at a time, on every worker and every replica."""
 
 
-for command in (run, ls, show, evict, watch, doctor, init):
+for command in (run, ls, show, evict, watch, doctor, init, beat):
     group.add_command(command)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from singleflight.cli.beat import COMMANDS as BEAT
 from singleflight.cli.operators import actions
 from singleflight.cli.operators.access import Access, wanted_by
 from singleflight.cli.operators.commands import ALL, EVERY, JSON, YES
@@ -94,6 +95,17 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
     from singleflight.cli.doctor.command import of_celery, report  # noqa: PLC0415 - only this command needs it
 
     report(of_celery(ctx.obj.app, None), as_json=as_json)
+
+
+@singleflight.group()
+@click.pass_context
+def beat(ctx: click.Context) -> None:
+    """See and steer the entries of this app's beat."""
+    ctx.obj = ctx.obj.app
+
+
+for command in BEAT:
+    beat.add_command(command)
 
 
 def _access(ctx: click.Context) -> Access:

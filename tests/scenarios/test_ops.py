@@ -19,8 +19,8 @@ from celery import Celery
 from singleflight import Busy, Conflict, Event, Kind, Lease, Outcome, Singleton, try_lease
 from singleflight.celery import install
 from singleflight.celery.ticks import tick_key
+from singleflight.cli.apps import load
 from singleflight.cli.doctor.celery_beat import of_beat, scheduler_of
-from singleflight.cli.doctor.command import load
 from singleflight.cli.doctor.findings import Level, of_store
 from singleflight.cli.output import Failure
 from singleflight.events import Notify, short_key

@@ -57,6 +57,11 @@ if VARIABLE in os.environ:
         """Note a run; no second one of the same work may start within 3 seconds."""
         _note(self, work)
 
+    @app.task(name="noted", bind=True)
+    def noted(self: Task, *_: object) -> None:
+        """Note a run, under the planned time that its message was sent for."""
+        _note(self, self.request.headers["singleflight_planned"])
+
 
 class _Dying:
     """Ends this process by SIGKILL, once, where a file says: ``claimed <entry>`` or ``published <entry>``."""

@@ -7,12 +7,13 @@ store; one of another kind gives itself away by ticks that are not there, or by 
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import maybe_schedule
 
+from singleflight.celery.beat_pauses import pause_of
+from singleflight.celery.schedule_times import last_of
 from singleflight.celery.ticks import tick_key
 from singleflight.cli.doctor.findings import Finding, Level
 from singleflight.cli.operators.entry import brief
@@ -21,6 +22,7 @@ from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from singleflight.celery.runtime import Runtime
     from singleflight.stores.base import Store
@@ -72,12 +74,17 @@ def _of_ticks(app: Any, store: Store, entries: dict[str, Any], *, shares: bool) 
     with suppress(SingleflightError):  # has been said
         for name, entry in entries.items():
             view = View(store.peek(tick_key(runtime.prefix, name)))
-            if view.started is None:
+            known = (
+                last_of(name, view.run_id, view.started, ended=view.over(view.run_id))
+                if view.run_id
+                else None
+            )
+            if known is None or not known.sent or known.at is None:
                 unknown.append(name)
                 continue
-            sent = datetime.fromtimestamp(view.started, UTC)
+            sent = known.at
             overdue = _overdue(app, entry, sent)
-            if overdue > LATE:
+            if overdue > LATE and pause_of(view) is None:
                 late.append(f"{name} (overdue by {brief(overdue)})")
             last.append((sent, name, view))
     if last:
