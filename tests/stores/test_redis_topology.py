@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import ssl
 import threading
 import traceback
@@ -246,8 +247,10 @@ def test_a_node_that_is_in_no_cluster_does_not_hide_the_others(cluster: ValkeyCl
 def test_a_silent_cluster_costs_the_timeout_however_many_nodes_it_has(key: str) -> None:
     """Of nodes that take connections and say nothing, each of a request's two tries waits for one."""
     with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(20)]
-        nodes = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+        # Of an address of their own: what another test has left behind may look for its server on a port again.
+        host = "127.0.0.77" if sys.platform == "linux" else "127.0.0.1"
+        silent = [stack.enter_context(socket.create_server((host, 0))) for _ in range(20)]
+        nodes = ",".join(f"{host}:{one.getsockname()[1]}" for one in silent)
         store = stack.enter_context(closing(open_store(f"redis+cluster://{nodes}", timeout=1)))
         with pytest.raises(StoreUnavailable):
             claim(store, key, "a")

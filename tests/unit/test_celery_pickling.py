@@ -53,7 +53,9 @@ def copied(app: Celery) -> Celery:
 
 def where(store: Any) -> Any:
     """Return where a store keeps its records."""
-    return next(getattr(store, name) for name in ("_topology", "_address", "address") if hasattr(store, name))
+    if isinstance(store, RedisStore):
+        return store._connections.topology
+    return next(getattr(store, name) for name in ("_address", "address") if hasattr(store, name))
 
 
 @pytest.mark.parametrize("kind", [Celery, Reduced])
