@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import ssl
+import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -247,7 +247,7 @@ def test_a_node_that_is_in_no_cluster_does_not_hide_the_others(cluster: ValkeyCl
 def test_a_silent_cluster_costs_the_timeout_however_many_nodes_it_has(key: str) -> None:
     """Of nodes that take connections and say nothing, each of a request's two tries waits for one."""
     with ExitStack() as stack:
-        # Of an address of their own: what another test has left behind may look for its server on a port again.
+        # An address of their own: what another test has left behind may look for its server on such a port.
         host = "127.0.0.77" if sys.platform == "linux" else "127.0.0.1"
         silent = [stack.enter_context(socket.create_server((host, 0))) for _ in range(20)]
         nodes = ",".join(f"{host}:{one.getsockname()[1]}" for one in silent)
