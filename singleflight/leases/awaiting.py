@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from singleflight.stores.base import Store
 
 THREADS = 8
-"""How many requests to one store may be under way at once; they are short, and more wait their turn."""
+"""How many requests to one store may be under way at once; they are short, and more wait for those."""
 
 MOST = 64
 """How many requests to all stores may be."""

@@ -28,7 +28,7 @@ class Lanes:
     Args:
         name: the threads' name.
         abreast: how many pieces of work of one lane may run at once.
-        most: how many threads there may be; beyond that, lanes take turns.
+        most: how many threads there may be; beyond that, lanes are served one after the other.
     """
 
     def __init__(self, name: str, *, abreast: int = 1, most: int = 32) -> None:
@@ -52,9 +52,9 @@ class Lanes:
         with self._lock:
             one = self._lanes.setdefault(lane, _Lane(lane))
             one.waiting.append(work)
-            if one.turns < self._abreast:
+            if one.threads < self._abreast:
                 self._ready.append(one)
-                one.turns += 1
+                one.threads += 1
                 self._wake()
 
     def ready(self) -> None:
@@ -128,21 +128,21 @@ class Lanes:
             logger.exception("singleflight: %s goes on after an unexpected error", self._name)
 
     def _go_on(self, lane: _Lane) -> None:
-        """Give a lane its next turn, behind the others, or close it; called under the lock."""
+        """Queue a lane again, behind the others, or close it; called under the lock."""
         if lane.waiting:
             self._ready.append(lane)
             return
-        lane.turns -= 1
-        if lane.turns <= 0:
+        lane.threads -= 1
+        if lane.threads <= 0:
             self._lanes.pop(lane.name, None)
 
 
 class _Lane:
-    """The work of one lane that has not begun, and how many threads have a turn in it or are to get one."""
+    """The work of one lane that has not begun, and how many threads work on it or are about to."""
 
-    __slots__ = ("name", "turns", "waiting")
+    __slots__ = ("name", "threads", "waiting")
 
     def __init__(self, name: Hashable) -> None:
         self.name = name
         self.waiting: deque[Work] = deque()
-        self.turns = 0
+        self.threads = 0

@@ -124,7 +124,7 @@ class Wait:
         store = self._leases.store
         if isinstance(store, Waking):
             try:
-                store.await_turn(self._request.key, self._request.run_id, seconds=seconds)
+                store.listen(self._request.key, self._request.run_id, seconds=seconds)
             except ConfigurationError:
                 self._listens = False
             except StoreUnavailable:

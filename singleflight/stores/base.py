@@ -131,7 +131,7 @@ class Record:
     slot_expires_ms: int = 0
     first: bool = False
     refused: int = 0
-    """How many claims that did not wait their turn met another run, as far as the store counts them."""
+    """How many claims that did not wait met another run, as far as the store counts them."""
     refused_ms: int = 0
     refused_reason: str = ""
     """When and why the last one was refused."""

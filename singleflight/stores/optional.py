@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Waking(Protocol):
     """What a store may offer besides: to tell whoever waits that its time has come."""
 
-    def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
+    def listen(self, key: str, run_id: str, *, seconds: float) -> None:
         """Return when the lease is free for this run, whose last claim was refused `Waits.LISTENING`.
 
         Each release tells one run, in the order in which they came, and the waiting slot is its for a

@@ -61,7 +61,7 @@ class Delivery:
         if key is None:
             return None
         carried, must_run = self.carried, self.must_run
-        # A run that joins, or is about to be skipped after an outage of the store, needs no turn of its own:
+        # A run that joins, or is about to be skipped after an outage of the store, needs no slot of its own:
         # its reservation would only keep others out.
         takes_turns = must_run or policy.one_waits or policy.on_conflict == "defer"
         goes_first = carried.goes_first and takes_turns and carried.joins is None

@@ -265,7 +265,7 @@ def test_scenario_45_a_missing_command_is_named(
         for waiter in ("waiter", "next"):
             refused(store, key, waiter, wait_ms=60_000, waits=Waits.LISTENING)
         release(store, key, "a")
-        store.await_turn(key, "waiter", seconds=1.0)
+        store.listen(key, "waiter", seconds=1.0)
         for waiter in ("waiter", "next"):
             ran(store, key, waiter, wait_ms=60_000, waits=Waits.LISTENING)
         store.queue(key, "b", ttl_ms=60_000, running_too=False)

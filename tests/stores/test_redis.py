@@ -197,7 +197,7 @@ def test_a_server_that_lacks_what_leases_need_is_permanent(key: str, missing: st
         claim(store, key, "b", **listens)
         claim(store, key, "c", **listens)
         release(store, key, "a")
-        store.await_turn(key, "b", seconds=0.2)
+        store.listen(key, "b", seconds=0.2)
         claim(store, key, "b", **listens)
         release(store, key, "b")
 

@@ -28,7 +28,7 @@ class Line(MemoryStore):
 
     trouble: Exception | None = None
 
-    def await_turn(self, *_: object, **__: object) -> None:
+    def listen(self, *_: object, **__: object) -> None:
         """Return at once, or say what is wrong."""
         if self.trouble is not None:
             raise self.trouble

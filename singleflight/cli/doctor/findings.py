@@ -122,7 +122,7 @@ def _operations(store: Store, key: str) -> Iterator[tuple[str, Callable[[], obje
     yield "wait", lambda: [wait(each) for each in ("second", "third")]
     yield "release", lambda: store.release(Release(key, run, 0, token, Outcome.FINISHED))
     # It has been told already, so this waits for nothing.
-    yield "be told", lambda: store.await_turn(key, "second", seconds=1.0)
+    yield "be told", lambda: store.listen(key, "second", seconds=1.0)
     yield "take over", lambda: wait("second")
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Question = Callable[[Any], Answer]
 
 LONGEST_WAIT = 1.0
-"""Seconds for which `await_turn` blocks at most."""
+"""Seconds for which `listen` blocks at most."""
 
 TICK = 0.1
 """Seconds: a server looks ten times a second which of its blocked clients' time is over."""
@@ -178,14 +178,14 @@ class RedisStore(Operated):
         """See `Store.peek`."""
         return look_of(self._ask(PEEK, key, ()))
 
-    def await_turn(self, key: str, run_id: str, *, seconds: float) -> None:
-        """See `Waking.await_turn`; blocks a connection, which other requests do not use."""
+    def listen(self, key: str, run_id: str, *, seconds: float) -> None:
+        """See `Waking.listen`; blocks a connection, which other requests do not use."""
         if seconds <= TICK:  # the server would answer when that is over
             time.sleep(max(0.0, min(seconds, GLANCE)))
             return
         where = f"{key if '{' in key else f'{{{key}}}'}:{run_id}"
         seconds = min(seconds - TICK, LONGEST_WAIT)
-        connection = self._connections.get("turns", LONGEST_WAIT + self.timeout)
+        connection = self._connections.get("listening", LONGEST_WAIT + self.timeout)
         with self._connections.translating(connection, key):
             connection.run(("BLPOP", where, str(max(seconds, 0.001))))  # 0 would be for ever
 
