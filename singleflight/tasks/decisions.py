@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from singleflight.policy import Policy
 
 SHORTEST_DEFERRAL = 0.5
-"""Seconds, less up to half: runs are often shorter than a second, and those that wait may soon be free to go."""
+"""Seconds, less up to half: runs are often shorter than a second, and then the key is free soon."""
 
 LONGEST_DEFERRAL = 15.0
 """Seconds. Brokers redeliver what they hold too long (the visibility timeout), so no countdown is long.

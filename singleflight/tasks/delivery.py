@@ -63,8 +63,8 @@ class Delivery:
         carried, must_run = self.carried, self.must_run
         # A run that joins, or is about to be skipped after an outage of the store, needs no slot of its own:
         # its reservation would only keep others out.
-        takes_turns = must_run or policy.one_waits or policy.on_conflict == "defer"
-        goes_first = carried.goes_first and takes_turns and carried.joins is None
+        may_go_first = must_run or policy.one_waits or policy.on_conflict == "defer"
+        goes_first = carried.goes_first and may_go_first and carried.joins is None
         waits = policy.one_waits or goes_first or (policy.at_publish and must_run)
         return Request(
             key=key,
