@@ -35,6 +35,25 @@ class _Keeper(Protocol):
     def give_back(self, lease: Lease, outcome: Outcome, *, grace: float = 0, again: float = 0) -> bool: ...
 
 
+class _Asked(Protocol):
+    """What a lease was asked for with: a `singleflight.leases.claiming.Request`."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def ttl(self) -> float: ...
+    @property
+    def max_hold(self) -> float | None: ...
+
+
 class Lease:
     """The time-bounded right of one delivery to run a key, renewed in the background until released.
 
@@ -61,28 +80,16 @@ class Lease:
     )
 
     def __init__(
-        self,
-        keeper: _Keeper,
-        granted: Granted,
-        *,
-        key: str,
-        task: str,
-        run_id: str,
-        attempt: int,
-        token: str,
-        ttl: float,
-        holder: Holder,
-        sent: float,
-        max_hold: float | None = None,
+        self, keeper: _Keeper, granted: Granted, asked: _Asked, *, holder: Holder, sent: float
     ) -> None:
         """Made by `Leases.claim`; ``sent`` is the keeper's time just before the claim went out."""
         self._keeper = keeper
         self._over = False
         self.granted = granted
-        self.key, self.task, self.run_id, self.attempt, self.token = key, task, run_id, attempt, token
-        self.fence, self.ttl, self.holder, self.max_hold = granted.fence, ttl, holder, max_hold
-        self.held_since = sent
-        self.trusted_until = sent + ttl - margin(ttl)
+        self.key, self.task, self.run_id, self.attempt = asked.key, asked.task, asked.run_id, asked.attempt
+        self.token, self.ttl, self.max_hold = asked.token, asked.ttl, asked.max_hold
+        self.fence, self.holder, self.held_since = granted.fence, holder, sent
+        self.trusted_until = sent + self.ttl - margin(self.ttl)
         self.began = True
         """False until a body has started, for those who must give back a window they did not use."""
 

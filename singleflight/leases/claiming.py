@@ -18,8 +18,6 @@ from singleflight.stores.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from singleflight.lease import Granted
-    from singleflight.leases.keeper import Keeper
     from singleflight.stores.base import Store
 
 RETRACT = 60.0
@@ -79,7 +77,7 @@ class Leases:
             self.breaker.answered()
             if isinstance(answer, Busy):
                 return answer
-            lease = _lease(keeper, answer, request, holder, sent)
+            lease = Lease(keeper, answer, request, holder=holder, sent=sent)
             keeper.hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
             kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
             if self.notify.heeds(kind):
@@ -147,20 +145,4 @@ def _claim(request: Request, holder: Holder) -> Claim:
         after=request.after,
         wait_ms=round(request.wait * 1000),
         waits=request.waits,
-    )
-
-
-def _lease(keeper: Keeper, granted: Granted, request: Request, holder: Holder, sent: float) -> Lease:
-    return Lease(
-        keeper,
-        granted,
-        key=request.key,
-        task=request.task,
-        run_id=request.run_id,
-        attempt=request.attempt,
-        token=request.token,
-        ttl=request.ttl,
-        holder=holder,
-        sent=sent,
-        max_hold=request.max_hold,
     )
