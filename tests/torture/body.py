@@ -7,6 +7,8 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from singleflight.identity import message_id_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -40,6 +42,7 @@ def work(
     """
     body = journal.new_id()
     facts = {"who": journal.name, "key": lease.key, "run": lease.run_id, "fence": lease.fence}
+    facts["message"] = message_id_of(lease.run_id)
     journal.write("body", id=body, attempt=lease.attempt, **facts)
     end = time.monotonic() + seconds
     how = ends

@@ -54,6 +54,8 @@ class Body:
     """The last moment at which its holder said that it held the lease; before the start if it never did."""
     seen: float
     """The end, or else the last sign of life."""
+    message: str = ""
+    """The id of the message that it came with, as its publisher knows it."""
     how: str = ""
     """`returned`, or the name of an exception; empty if it was killed."""
     refused: tuple[float, ...] = ()
@@ -69,9 +71,9 @@ class Sent:
     key: str
     at: float
     promise: str
-    """`once`: it runs, or is skipped for a reason that is told; `maybe`: its broker may lose it."""
+    """`once`: it runs to its end, or is skipped for a reason that is told; `maybe`: nothing is promised."""
     fate: str = ""
-    """What became of it, by its result: `SUCCESS`, `REVOKED` ..."""
+    """Why it does not run, as its worker told: `skipped`, `gave_up` ..."""
     why: str = ""
 
 
@@ -184,7 +186,7 @@ def write(history: History) -> list[str]:
             back = {"id": one.id, "answer": one.answer, "told": one.told}
             events.append({"event": "return", "at": one.returned, **back})
     for body in history.bodies:
-        names = ("id", "who", "key", "run", "attempt", "fence")
+        names = ("id", "who", "key", "run", "attempt", "fence", "message")
         events.append({"event": "body", "at": body.started, **{name: getattr(body, name) for name in names}})
         if body.held_until >= body.started:
             events.append({"event": "sign", "at": body.held_until, "id": body.id, "held": True})

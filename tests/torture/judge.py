@@ -126,15 +126,11 @@ def windows(history: History) -> Iterator[Fault]:
 
 def losses(history: History) -> Iterator[Fault]:
     """Every message that was accepted has run to its end, or there is a reason why not."""
-    returned = {body.run for body in history.bodies if body.how == "returned"}
+    returned = {body.message for body in history.bodies if body.how == "returned"}
     may_lose = history.about.get("broker_may_lose", 0)
-    lost = [
-        one
-        for one in history.sent
-        if one.run not in returned and one.fate not in ("REVOKED", "FAILURE") and one.promise == "once"
-    ]
+    lost = [one for one in history.sent if one.run not in returned and not one.fate and one.promise == "once"]
     for one in lost if len(lost) > may_lose else []:
-        text = f"{one.task} {one.run} was accepted and never ran; its result says {one.fate or 'nothing'}"
+        text = f"{one.task} {one.run} was accepted, never ran to its end, and nothing says why"
         yield Fault("lost", one.key, f"{text}; the broker may have lost {may_lose}", one.at)
 
 

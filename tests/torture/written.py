@@ -49,7 +49,8 @@ class Written:
 
     def body(self, token: str, started: float, seen: float, fence: int, **more: Any) -> Written:
         """Add a body that held its lease all the time."""
-        facts = {"held_until": seen, "how": "returned", "run": f"run-{token}"} | more
+        facts = {"held_until": seen, "how": "returned", "run": f"run-{token}", "message": f"run-{token}"}
+        facts |= more
         number = f"b{next(self._numbers)}"
         self.bodies.append(Body(number, token, KEY, facts.pop("run"), 0, fence, started, seen=seen, **facts))
         return self
