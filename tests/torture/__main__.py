@@ -39,6 +39,8 @@ def main() -> int:
         seconds=given.minutes * 60,
         seed=given.seed,
         clients=given.clients,
+        frameworks=tuple(name for name in ("celery", "dramatiq") if getattr(given, name)),
+        broker=given.broker,
         faults=tuple(filter(None, given.faults.split(","))),
     )
     folder = given.keep or Path(tempfile.mkdtemp(prefix="torture-"))
@@ -71,6 +73,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (built in: 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the plan of faults and of what clients do")
     parser.add_argument("--clients", type=int, default=6, help="processes of plain clients (built in: 6)")
+    parser.add_argument("--celery", action="store_true", help="Celery workers and publishers beside them")
+    parser.add_argument("--dramatiq", action="store_true", help="Dramatiq workers and publishers beside them")
+    parser.add_argument("--broker", choices=["redis", "rabbitmq"], default="redis")
     parser.add_argument("--faults", default=",".join(FAULTS), help="which, by commas (built in: all)")
     parser.add_argument("--json", action="store_true", help="print facts and faults as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where all that was seen is kept")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.lease import Busy, Granted
 from singleflight.stores.base import Renewed
+from tests.torture.history import History, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,3 +96,11 @@ class _Noting:
 
     def _hears(self, id_: str, answer: str, **told: object) -> None:
         self._journal.write("return", id=id_, answer=answer, told=told)
+
+
+def gathered(folder: Path) -> History:
+    """Read all journals of a folder."""
+    lines: list[str] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        lines += path.read_text("utf-8", "replace").splitlines()
+    return read(lines)

@@ -85,18 +85,6 @@ def a_renewal_by_anybody() -> None:
     )  # fmt: skip
 
 
-@mutant(faults=("stop",))
-def a_renewal_revives() -> None:
-    """A renewal brings a lease back that was released."""
-
-    def renew(old: Any, found: Any, asked: Any, now: int, **more: Any) -> Any:
-        if found and found.token == asked.token:
-            found = replace(found, held=True, outcome="")
-        return old(found, asked, now, **more)
-
-    _around(rules, "renew", renew)
-
-
 @mutant()
 def a_lease_ends_early() -> None:
     """A lease is taken for over when four fifths of it are."""
@@ -267,6 +255,15 @@ def a_script_that_frees_for_anybody() -> None:
 def a_script_that_renews_for_anybody() -> None:
     """In Lua: a renewal does not ask whose lease it is."""
     _script("RENEW", "r_token ~= token or r_held == 0", "r_held == 0")
+
+
+@mutant("valkey", ("hold",))
+def a_renewal_revives() -> None:
+    """In Lua: a renewal that comes late brings a lease back that was released."""
+    _script("RENEW", "r_token ~= token or r_held == 0 or r_outcome ~= ''", "r_token ~= token")
+    _script(
+        "RENEW", "r_expires_ms, r_ttl_ms = now", "r_held, r_outcome = 1, ''\nr_expires_ms, r_ttl_ms = now"
+    )
 
 
 @mutant("valkey", ("deaf",))

@@ -79,6 +79,7 @@ class Nemesis:
         self.deeds, self.children, self.target = deeds, children, target
         self.clocks, self.journal = clocks, journal
         self.done: list[str] = []
+        self.killed: list[Child] = []
         self.errors: list[BaseException] = []
         self._undo: list[threading.Timer] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -97,6 +98,10 @@ class Nemesis:
         if self.errors:
             raise self.errors[0]
 
+    def kills_of(self, children: Sequence[Child]) -> int:
+        """Return how often one of these was killed."""
+        return sum(child in children for child in self.killed)
+
     def _run(self) -> None:
         begun = time.monotonic()
         for deed in self.deeds:
@@ -104,9 +109,9 @@ class Nemesis:
                 return
             try:
                 getattr(self, f"_{deed.what}")(deed)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - told where the run ends
                 self.errors.append(error)
-                raise
+                return
             self.done.append(deed.what)
             facts = {"what": deed.what, "whom": deed.whom, "length": deed.length}
             self.journal.write("deed", **facts)
@@ -118,6 +123,7 @@ class Nemesis:
 
     def _kill(self, deed: Deed) -> None:
         child = self.children[deed.whom % len(self.children)]
+        self.killed.append(child)
         child.kill()
         child.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from tests.support.commands import import_path
 from tests.support.crowd import wrong_clock
 from tests.torture.body import make_table
 from tests.torture.client import Orders
-from tests.torture.history import History, read
-from tests.torture.journal import FOLDER, Journal
+from tests.torture.journal import FOLDER, Journal, gathered
 from tests.torture.judge import Fault, judge
+from tests.torture.messages import Messages
 from tests.torture.nemesis import FAULTS, NETWORK, SERVER, Deed, Nemesis, plan
 from tests.torture.stores import Target
 
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from tests.torture.history import History
+
 TTL = 1.0
 """Seconds: short, so that much lapses."""
+
+DRAIN = 90.0
+"""Seconds that only bound a failure: deferred runs come back one after the other."""
 
 LOOK = 2.0
 """Seconds between two looks of a judge that does not wait for the end."""
@@ -41,6 +47,9 @@ class Setting:
     keys: int = 3
     ttl: float = TTL
     faults: tuple[str, ...] = FAULTS
+    frameworks: tuple[str, ...] = ()
+    """`celery` and `dramatiq`: their workers and publishers, beside plain clients."""
+    broker: str = "redis"
     environment: dict[str, str] = field(default_factory=dict)
     until_wrong: bool = False
     """Judge while it runs, and end as soon as anything is wrong."""
@@ -90,26 +99,37 @@ def torture(setting: Setting, folder: Path, say: Callable[[str], None] = lambda 
     journal = Journal(folder, "nemesis")
     clocks = folder / "clocks"
     clocks.write_text("+0s\n")
-    with Target(setting.store) as target:
+    with ExitStack() as stack:
+        target = stack.enter_context(Target(setting.store))
         deeds = plan(setting.seed, setting.seconds, possible(target, setting.faults), setting.ttl)
         for deed in deeds:
             say(str(deed))
         journal.write("about", **_about(setting, target, deeds))
+        messages = [
+            stack.enter_context(
+                Messages(name, setting.broker, target, folder, setting.seed, setting.environment)
+            )
+            for name in setting.frameworks
+        ]
         children = [client(setting, target, folder, number, clocks) for number in range(setting.clients)]
-        nemesis = Nemesis(deeds, children, target, clocks, journal)
-        try:
-            nemesis.start()
-            found = _until_wrong(setting, folder) if setting.until_wrong else time.sleep(setting.seconds)
-            nemesis.stop()
-            if found:
-                return found
-            # What a killed holder had lapses, and what was late arrives.
-            time.sleep(setting.ttl)
-            (folder / "over").touch()
-            _wait(children, 3 * setting.ttl + 5)
-        finally:
-            for child in children:
-                child.kill()
+        stack.callback(lambda: [child.kill() for child in children])
+        workers = [worker for one in messages for worker in one.workers]
+        nemesis = Nemesis(deeds, [*children, *workers], target, clocks, journal)
+        nemesis.start()
+        stack.callback(nemesis.stop)
+        found = _until_wrong(setting, folder) if setting.until_wrong else time.sleep(setting.seconds)
+        nemesis.stop()
+        if found:
+            return found
+        (folder / "quiet").touch()
+        for one in messages:
+            one.drain(DRAIN)
+        # What a killed holder had lapses, and what was late arrives.
+        time.sleep(setting.ttl)
+        (folder / "over").touch()
+        _wait(children, 3 * setting.ttl + 5)
+        lossy = setting.frameworks and setting.broker == "redis"
+        journal.write("about", broker_may_lose=nemesis.kills_of(workers) if lossy else 0)
     history = gathered(folder)
     return Result(setting, history, judge(history), Counter(nemesis.done), folder)
 
@@ -123,14 +143,6 @@ def _until_wrong(setting: Setting, folder: Path) -> Result | None:
         if faults := judge(history):
             return Result(setting, history, faults, Counter(), folder, time.monotonic() - began)
     return None
-
-
-def gathered(folder: Path) -> History:
-    """Read all journals of a folder."""
-    lines: list[str] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        lines += path.read_text("utf-8", "replace").splitlines()
-    return read(lines)
 
 
 def client(setting: Setting, target: Target, folder: Path, number: int, clocks: Path) -> Child:
