@@ -10,7 +10,7 @@ from singleflight.errors import NotInstalled
 if find_spec("celery") is None:
     raise NotInstalled.of("celery", "celery")
 
-from celery.signals import task_postrun, worker_init
+from celery.signals import task_failure, task_postrun, worker_init
 
 from singleflight.celery import checks, gate
 from singleflight.celery import uninstalled as uninstalled  # its receivers
@@ -95,6 +95,13 @@ def _look_again(sender: Any = None, **_: Any) -> None:
 @task_postrun.connect(weak=False, dispatch_uid="singleflight.release")
 def _task_postrun(task_id: str | None = None, task: Any = None, state: str | None = None, **_: Any) -> None:
     gate.release(task, task_id, state)
+
+
+@task_failure.connect(weak=False, dispatch_uid="singleflight.beat")
+def _task_failure(sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
+    from singleflight.celery.beat_failures import pause_entry_of  # noqa: PLC0415 - most workers need it never
+
+    pause_entry_of(sender, task_id, exception)
 
 
 @worker_init.connect(weak=False, dispatch_uid="singleflight.upgrade")

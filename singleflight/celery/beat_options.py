@@ -29,6 +29,9 @@ class EntryOptions:
     jitter: float = 0.0
     """Each planned time is sent this much later at most, all replicas agreeing by how much."""
 
+    pause_on_failure: bool = False
+    """Whether the entry is paused when a run of it fails."""
+
     @property
     def by_plan(self) -> bool:
         """Whether each tick stands for one planned time, and not for the moment at which it was found due."""
@@ -55,6 +58,7 @@ class BeatOptions:
         self._by_name: dict[str, Any] = dict(given)
         self._known: dict[str, tuple[Any, EntryOptions]] = {}
         self._usual = read("singleflight_beat", self._common)
+        self._configured: dict[str, Any] = runtime.app.conf.beat_schedule or {}
         for name in self._by_name:
             self._of(name, {})
 
@@ -62,6 +66,12 @@ class BeatOptions:
     def names(self) -> set[str]:
         """The entries that the settings name."""
         return set(self._by_name)
+
+    @property
+    def pausing(self) -> set[str]:
+        """The entries that are paused when a run of theirs fails, as far as the configuration tells."""
+        own = {name: (one.get("options") or {}).get(IN_ENTRY, {}) for name, one in self._configured.items()}
+        return {name for name in {*own, *self._by_name} if self._of(name, own.get(name, {})).pause_on_failure}
 
     def of(self, entry: Any) -> EntryOptions:
         """Return the options of an entry; what the settings say goes before what ``beat_schedule`` does.
@@ -100,6 +110,8 @@ def read(whose: str, given: Mapping[str, Any]) -> EntryOptions:
     for name in ("catch_up_window", "jitter"):
         if name in options:
             options[name] = _seconds(f"{whose}: {name}", options[name])
+    if not isinstance(options.get("pause_on_failure", False), bool):
+        raise ConfigurationError(f"{whose}: pause_on_failure is True or False")
     found = EntryOptions(**options)
     if found.catch_up not in get_args(CatchUp):
         raise ConfigurationError(

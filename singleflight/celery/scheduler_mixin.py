@@ -21,6 +21,7 @@ from celery.schedules import schedstate
 
 from singleflight.celery.beat_checks import of_jitter, of_window
 from singleflight.celery.beat_entries import counts_from_start, take_back
+from singleflight.celery.beat_failures import ENTRY
 from singleflight.celery.beat_options import IN_ENTRY, BeatOptions
 from singleflight.celery.due_entries import EARLY, DueEntries
 from singleflight.celery.marks import unmarked
@@ -143,6 +144,17 @@ class SharedTicks(Scheduler):
                         logger.warning("singleflight: %s", text)
         super().populate_heap(*args, **kwargs)
 
+    def schedules_equal(self, old_schedules: Any, new_schedules: Any) -> Any:
+        """Compare as the wrapped scheduler does, but no entry with itself: of 10,000, that is all but one."""
+        if old_schedules is None or new_schedules is None:
+            return super().schedules_equal(old_schedules, new_schedules)
+        old = {name: entry for name, entry in old_schedules.items() if new_schedules.get(name) is not entry}
+        new = {name: entry for name, entry in new_schedules.items() if old_schedules.get(name) is not entry}
+        equal = super().schedules_equal(old, new)
+        if equal:
+            old_schedules.update(new)
+        return equal
+
     def _learn(self) -> None:
         """Read the last ticks of entries that never ran here, so that what no beat sent is due."""
         if not self._unlearned:
@@ -223,8 +235,11 @@ class SharedTicks(Scheduler):
         # For this call only: entries outlive it, and no two ticks may share an id.
         options = {"task_id": claimed.tick.task_id(claimed.lease.key), **(own or {})}
         options.pop(IN_ENTRY, None)
-        if planned := self._due.planned:
-            options["headers"] = {**options.get("headers", {}), PLANNED: planned.isoformat()}
+        told = {PLANNED: self._due.planned.isoformat()} if self._due.planned else {}
+        if self._options.of(entry).pause_on_failure:
+            told[ENTRY] = entry.name
+        if told:
+            options["headers"] = {**options.get("headers", {}), **told}
         entry.options = options
         try:
             with ticking.on(), unmarked.on():

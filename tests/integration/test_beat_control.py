@@ -103,3 +103,25 @@ def test_a_backfill_that_two_operators_ask_for_at_once_runs_each_planned_time_on
     assert sorted(done[0]["sent"] + done[1]["sent"]) == planned
     assert sorted(run.key for run in runs) == planned
     assert again == "0 planned times sent, 500 had been sent by a backfill before\n"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("task", ["failing", "stuck"])
+def test_a_run_that_fails_pauses_its_entry_if_that_asks_for_it(tmp_path: Path, task: str) -> None:
+    """By an exception or by a hard time limit; an entry that does not ask goes on."""
+    with Replicas(tmp_path, mailbox=False) as replicas:
+        replicas.schedule = {"one": entry("one", 3.0, task), "other": entry("other", 1.0, "failing")}
+        replicas.settings["singleflight_beat_entries"] = {"one": {"pause_on_failure": True}}
+        replicas.work(concurrency=2)
+        replicas.start()
+        replicas.start()
+        until(lambda: facts(replicas, "one")["paused"], what="the pause", timeout=60)
+        before = len(replicas.bodies.runs())
+        until(lambda: len(replicas.bodies.runs()) > before + 4, what="runs of the other entry")
+        shown = facts(replicas, "one")["paused"]
+        runs = [run for run in replicas.bodies.runs() if run.key == "one"]
+        replicas.stop()
+
+    error = "RuntimeError" if task == "failing" else "TimeLimitExceeded"
+    assert shown["note"] == f"run {runs[-1].run} failed with {error}"
+    assert len(runs) == 1

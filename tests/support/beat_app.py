@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ if VARIABLE in os.environ:
     def noted(self: Task, *_: object) -> None:
         """Note a run, under the planned time that its message was sent for."""
         _note(self, self.request.headers["singleflight_planned"])
+
+    @app.task(name="failing", bind=True)
+    def failing(self: Task, work: str) -> None:
+        """Note a run, and fail."""
+        _note(self, work)
+        raise RuntimeError(work)
+
+    @app.task(name="stuck", bind=True, time_limit=1)
+    def stuck(self: Task, work: str) -> None:
+        """Note a run, and work until the hard time limit."""
+        _note(self, work)
+        time.sleep(60)
 
 
 class _Dying:

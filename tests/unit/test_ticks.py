@@ -19,7 +19,7 @@ from singleflight.celery.schedule_times import Tick, later, rule_of, tick_of
 from singleflight.errors import ConfigurationError, Conflict, StoreUnavailable
 from singleflight.keys import lease_key
 from singleflight.stores.memory import MemoryStore
-from tests.support.replica import NOON, Clock, Place, Posted, Recorder, Replica
+from tests.support.replica import NOON, Clock, OrderedEntry, Place, Posted, Recorder, Replica
 from tests.support.waiting import until
 
 
@@ -417,3 +417,25 @@ def test_switched_off_beat_is_what_it_was() -> None:
     install(app, MemoryStore())
 
     assert type(SingleflightScheduler(app, lazy=True)) is Scheduler
+
+
+def test_many_entries_are_not_compared_with_themselves_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery compares all entries whenever it looks; with 10,000 that would be most of what replicas cost."""
+    compared: list[str] = []
+    equal = OrderedEntry.editable_fields_equal
+
+    def counted(self: Any, other: Any) -> Any:
+        compared.append(self.name)
+        return equal(self, other)
+
+    place = Place({f"{number}": 100.0 + number for number in range(100)})
+    place.start()
+    place.run()
+    monkeypatch.setattr(OrderedEntry, "editable_fields_equal", counted)
+    place.run(seconds=150, step=1)
+
+    assert len(place.posted) == 51
+    assert len(compared) == 51
+    place.replicas[0].scheduler.schedule.pop("6")
+    place.run(seconds=5, step=1)
+    assert "6" not in {entry.name for _, _, entry in place.replicas[0].scheduler._heap}
