@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import inspect
 import re
 from dataclasses import fields
@@ -136,3 +138,30 @@ def test_unit_tests_are_named_after_what_they_test() -> None:
     ]
 
     assert stray == []
+
+
+def test_every_name_in_code_and_pages_is_there() -> None:
+    """What a docstring, an error or a page calls `singleflight.something` can be imported by that name."""
+    dotted = re.compile(r"(?<![\w./~@\"-])singleflight(?:\.[A-Za-z_]\w*)+(?![\w/@])")
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (*PAGES, *(ROOT / "singleflight").rglob("*.py"))
+        for name in dotted.findall(path.read_text("utf-8"))
+        if not (is_there(name) or name.endswith((".log", ".service", ".md", ".py", ".db")))
+    ]
+
+    assert missing == []
+
+
+def is_there(name: str) -> bool:
+    """Import as much of a dotted name as is a module, and look up the rest."""
+    found: Any = importlib.import_module("singleflight")
+    for part in name.split(".")[1:]:
+        module = f"{found.__name__}.{part}" if hasattr(found, "__path__") else ""
+        if module and importlib.util.find_spec(module):
+            found = importlib.import_module(module)
+        elif hasattr(found, part):
+            found = getattr(found, part)
+        else:
+            return False
+    return True

@@ -47,7 +47,7 @@ FAULTS = {
     ),
     "ResourceNotFoundException": (
         "there is no such table; make it once: `singleflight init '{address}'`, or "
-        "singleflight.stores.dynamodb.setup.create_table(url)"
+        "singleflight.stores.dynamodb.DynamoStore.from_url(url).set_up()"
     ),
     "SerializationException": _NOT_DYNAMODB,
     "UnknownOperationException": _NOT_DYNAMODB,

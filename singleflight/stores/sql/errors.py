@@ -90,7 +90,7 @@ def no_tables(address: str) -> ConfigurationError:
     """Return the error for a database that has never been prepared."""
     return ConfigurationError(
         f"store {address} has no singleflight tables; make them once, as a user who may create tables: "
-        f"`singleflight init '{address}'`, or singleflight.stores.sql.setup.create_tables(url)"
+        f"`singleflight init '{address}'`, or singleflight.stores.sql.SqlStore(url).set_up()"
     )
 
 
