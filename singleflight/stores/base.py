@@ -145,6 +145,8 @@ class Record:
     """How many of those who wait have not begun, are no message that is lost, and will start."""
     order: int = 0
     """The last one given in the line."""
+    call_no: int = 0
+    """The last number of a call."""
     line_ms: int = 0
     """The latest time at which the line was changed."""
     moment_ms: int = 0

@@ -122,10 +122,10 @@ class Step:
         return None if self.found is None and not self.record.waiting else self.record
 
     def number(self) -> int:
-        """Return a call's number, of the same kind as the fence, so that none comes twice."""
-        fence = max(self.record.fence + 1, self.now_us)
-        self.record = replace(self.record, fence=fence)
-        return fence
+        """Return a call's number, made as a fence is, so that none comes twice, even after a flush."""
+        call_no = max(self.record.call_no + 1, self.record.fence + 1, self.now_us)
+        self.record = replace(self.record, call_no=call_no)
+        return call_no
 
 
 @dataclass(slots=True)

@@ -117,13 +117,13 @@ class LineRules(Rules):
         at.release("b")
         assert at.waiting == []
 
-    def test_a_parked_copy_outlives_the_delivery_that_is_granted(self, at: At) -> None:
+    def test_a_parked_copy_outlives_the_delivery_that_is_granted(self, store: Store, at: At) -> None:
         """The copy of a message parks, its first delivery is granted and dies: the copy is called."""
         at.granted("a")
         at.park("b")
         at.release("a")
         at.granted("b", token="w1")  # noqa: S106
-        at.store.evict(at.key)
+        store.evict(at.key)
 
         (called,) = at.sweep()
 

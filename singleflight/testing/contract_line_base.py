@@ -76,8 +76,9 @@ class At:
         return [one.run_id for one in self.store.line_of(self.key).shown]
 
     def _claim(self, run: str, attempt: int, more: dict[str, Any]) -> Claim:
-        own = {name: value for name, value in more.items() if name != "order"}
-        return Claim(*(self.key, run, attempt), **{"token": token_of(run, attempt), "ttl_ms": LONG, **own})
+        given: dict[str, Any] = {"token": token_of(run, attempt), "ttl_ms": LONG, **more}
+        given.pop("order", None)
+        return Claim(self.key, run, attempt, **given)
 
     def _arrival(self, called: Called | None, more: dict[str, Any]) -> Arrival:
         order = more.get("order", called.order if called else 0)

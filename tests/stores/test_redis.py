@@ -15,13 +15,14 @@ import pytest
 import redis
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
-from singleflight.lease import Holder
+from singleflight.lease import Holder, Outcome
 from singleflight.stores import open_store
-from singleflight.stores.base import Renewal, Renewed, Waits
+from singleflight.stores.base import Claim, Release, Renewal, Renewed, Waits
+from singleflight.stores.lining import Arrival
 from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis.errors import driver, translated
 from singleflight.stores.redis.options import options_from_url
-from singleflight.testing import FakeClock, StoreContract
+from singleflight.testing import FakeClock, LineContract, StoreContract
 from singleflight.testing.contract_base import claim, granted, ran, refused, release
 from tests.stores.clocked import ClockedRedisStore
 from tests.support.proxy import FaultProxy, Mode
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class _OnValkey(StoreContract):
+class _OnValkey(StoreContract, LineContract):
     counts_refusals = True
 
     def lose(self, store: RedisStore, key: str) -> None:
@@ -109,6 +110,25 @@ def test_each_operation_is_one_command(store: RedisStore, server: redis.Redis, k
 
     assert after["evalsha"] - before["evalsha"] == 2
     assert after.get("eval", 0) == before.get("eval", 0)
+
+
+def test_a_key_that_nobody_waits_for_costs_no_command_more(
+    store: RedisStore, server: redis.Redis, key: str
+) -> None:
+    """Claim and release in line: the script, the time, the record read and written; nothing of the line."""
+    home = f"{key}:home"
+    claim = Claim(key, "a", 0, "token", 60_000)
+    for _ in range(2):  # the server knows no script at first
+        store.claim_in_line(claim, Arrival(homes=(home,)))
+        store.release_in_line(Release(key, "a", 0, "token", Outcome.REQUEUED), (home,))
+    before = _calls(server)
+    store.claim_in_line(claim, Arrival(homes=(home,)))
+    store.release_in_line(Release(key, "a", 0, "token", Outcome.REQUEUED), (home,))
+    after = _calls(server)
+
+    used = {name: after[name] - before.get(name, 0) for name in after if after[name] > before.get(name, 0)}
+    del used["info"]
+    assert used == {"evalsha": 2, "time": 2, "get": 2, "set": 2}
 
 
 def test_many_renewals_are_one_write_to_the_socket(valkey: ValkeyServer, key: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.lease import Busy, Granted, Holder, Reason
 from singleflight.stores.base import Look, Record, Run
+from singleflight.stores.lining import Called, Kind, Lined, LineLook, Standing, Waiting
 from singleflight.stores.redis.errors import code_of, driver
 
 if TYPE_CHECKING:
@@ -48,9 +49,13 @@ class Script:
             return connection.run(("EVAL", self.text, 1, key, *arguments), sure=self is CLAIM)
 
 
-CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK = map(
-    Script.load, ("claim", "renew", "release", "queue", "unqueue", "evict", "peek")
+CLAIM, RENEW, RELEASE, QUEUE, UNQUEUE, EVICT, PEEK, LOOK, DUE, WAITING = map(
+    Script.load,
+    ("claim", "renew", "release", "queue", "unqueue", "evict", "peek", "look", "due", "waiting"),
 )
+
+_IN_LINE = ("waiting", "parked", "queued", "order", "call_no", "line_ms", "moment_ms")
+"""Fields of a record, in the order of lua/peek.lua."""
 
 _GRANT = struct.Struct(">Bddd")
 
@@ -60,12 +65,41 @@ def numbers(*values: float) -> bytes:
     return struct.pack(f">{len(values)}d", *values)
 
 
-def answer_of(reply: bytes | Sequence[Any]) -> Granted | Busy:
-    """Return what a claim was told."""
+def lined_of(key: str, reply: Any) -> Lined:
+    """Return what a claim was told, and what it has called."""
+    if isinstance(reply, bytes) or not isinstance(reply[0], int):
+        return Lined(_answer_of(reply))
+    _, answer, order, *words = reply
+    return Lined(_answer_of(answer), called_of(key, words), order)
+
+
+def _answer_of(reply: bytes | Sequence[Any]) -> Granted | Busy:
     if not isinstance(reply, bytes):
         return busy_of(reply)
     took_over, fence, started_ms, opens_ms = _GRANT.unpack(reply)
     return Granted(int(fence), bool(took_over), int(started_ms), int(opens_ms))
+
+
+def called_of(key: str, words: Sequence[Any]) -> tuple[Called, ...]:
+    """Return the messages that a script has called, as lua/look.lua gives them."""
+    return tuple(
+        Called(key, _text(run), int(call_no), int(order), _text(home), message)
+        for run, call_no, order, home, message in zip(*(words[at::5] for at in range(5)), strict=True)
+    )
+
+
+def line_of(reply: Sequence[Any]) -> LineLook:
+    """Return what lua/waiting.lua has found."""
+    waiting, now_ms, *shown = reply
+    return LineLook(waiting, tuple(map(_waiting_of, shown)), now_ms)
+
+
+def _waiting_of(words: Sequence[Any]) -> Waiting:
+    run, attempt, order, kind, standing, begun, ending, home, since_ms, calls = words
+    return Waiting(
+        *(_text(run), attempt, order, Kind(kind.decode()), Standing(standing.decode())),
+        *(bool(begun), bool(ending), _text(home), since_ms, calls),
+    )
 
 
 def busy_of(reply: Sequence[Any]) -> Busy:
@@ -87,7 +121,7 @@ def look_of(reply: Sequence[Any]) -> Look | None:
     """Return what PEEK has found."""
     if not reply:
         return None
-    now_ms, remaining_ms, held, first, *numbers, reason, token, run, outcome, holder, slot, runs = reply
+    now_ms, remaining_ms, held, first, *numbers, reason, token, run, outcome, holder, slot, runs = reply[:-8]
     fence, expires_ms, ttl_ms, started_ms, opens_ms, slot_expires_ms, refused, refused_ms = numbers
     record = Record(
         token=_text(token),
@@ -108,6 +142,8 @@ def look_of(reply: Sequence[Any]) -> Look | None:
         refused=refused,
         refused_ms=refused_ms,
         refused_reason=_text(reason),
+        **dict(zip(_IN_LINE, reply[-8:-1], strict=True)),
+        homes=_text(reply[-1]),
     )
     return Look(record, now_ms, remaining_ms)
 

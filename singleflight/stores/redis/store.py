@@ -15,25 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
 from singleflight.stores.base import REMEMBER, Renewed
-from singleflight.stores.bounds import check_claim, check_place, check_release
+from singleflight.stores.bounds import check_claim, check_place, check_release, check_wait
+from singleflight.stores.lining import MAX_CALLED, Arrival, Released, Swept
 from singleflight.stores.redis.errors import PASSING, code_of, driver, permanent, translated
 from singleflight.stores.redis.operated import Operated
 from singleflight.stores.redis.scripts import (
     CLAIM,
+    DUE,
     EVICT,
+    LOOK,
     PEEK,
     QUEUE,
     RELEASE,
     RENEW,
     UNQUEUE,
+    WAITING,
     Script,
-    answer_of,
     busy_of,
+    called_of,
+    line_of,
+    lined_of,
     look_of,
     numbers,
     unanswered,
 )
-from singleflight.stores.redis.topology import topology_from_client, topology_from_url
+from singleflight.stores.redis.topology import Cluster, topology_from_client, topology_from_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,11 +47,15 @@ if TYPE_CHECKING:
 
     from singleflight.lease import Busy, Granted
     from singleflight.stores.base import Claim, Look, Release, Renewal
+    from singleflight.stores.lining import Called, Lined, LineLook, Wait
     from singleflight.stores.redis.topology import Topology
     from singleflight.stores.redis.wire import Word
 
     Answer = TypeVar("Answer")
     Question = Callable[[Any], Answer]
+
+NOWHERE = Arrival()
+"""Of somebody who knows nothing of lines."""
 
 LONGEST_WAIT = 1.0
 """Seconds for which `listen` blocks at most."""
@@ -87,19 +97,33 @@ class RedisStore(Operated):
 
     def claim(self, claim: Claim) -> Granted | Busy:
         """See `Store.claim`."""
+        return self.claim_in_line(claim, NOWHERE).answer
+
+    def claim_in_line(self, claim: Claim, arrival: Arrival) -> Lined:
+        """See `Lining.claim_in_line`."""
+        return self._claim(claim, arrival)
+
+    def park(self, claim: Claim, arrival: Arrival, wait: Wait) -> Lined:
+        """See `Lining.park`."""
+        check_wait(wait)
+        return self._claim(claim, arrival, wait.kind, wait.home, wait.message, wait.life_ms)
+
+    def _claim(self, claim: Claim, arrival: Arrival, *wait: Word) -> Lined:
         check_claim(claim)
-        return answer_of(
-            self._ask(
-                CLAIM,
-                claim.key,
-                (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.waits),
-                claim.attempt,
-                claim.run_id,
-                claim.token,
-                claim.holder,
-                "" if claim.after is None else f"={claim.after}",
-            )
+        numbers = (claim.ttl_ms, claim.window_ms, claim.wait_ms, claim.waits, arrival.call_no, arrival.order)
+        reply = self._ask(
+            CLAIM,
+            claim.key,
+            numbers,
+            claim.attempt,
+            claim.run_id,
+            claim.token,
+            claim.holder,
+            "" if claim.after is None else f"={claim.after}",
+            "\n".join(arrival.homes),
+            *wait,
         )
+        return lined_of(claim.key, reply)
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`.
@@ -146,18 +170,63 @@ class RedisStore(Operated):
 
     def release(self, release: Release) -> bool:
         """See `Store.release`."""
+        return self.release_in_line(release, ()).ours
+
+    def release_in_line(self, release: Release, homes: Sequence[str]) -> Released:
+        """See `Lining.release_in_line`."""
         check_release(release)
-        return bool(
-            self._ask(
-                RELEASE,
-                release.key,
-                (release.grace_ms, release.again_ms, release.began),
-                release.attempt,
-                release.run_id,
-                release.token,
-                release.outcome,
-            )
+        reply = self._ask(
+            RELEASE,
+            release.key,
+            (release.grace_ms, release.again_ms, release.began),
+            release.attempt,
+            release.run_id,
+            release.token,
+            release.outcome,
+            "\n".join(homes),
         )
+        if isinstance(reply, int):
+            return Released(bool(reply))
+        return Released(bool(reply[0]), called_of(release.key, reply[1:]))
+
+    @property
+    def lines(self) -> bool:
+        """See `Lining.lines`; in a cluster, a key and the index of a home may be on different servers."""
+        return not isinstance(self._connections.topology, Cluster)
+
+    def sent(self, key: str, run_id: str, call_no: int) -> bool:
+        """See `Lining.sent`."""
+        return bool(self._look(key, (), "sent", run_id, call_no)[0])
+
+    def leave(self, key: str, run_id: str, homes: Sequence[str] = ()) -> tuple[Called, ...]:
+        """See `Lining.leave`."""
+        check_place(run_id)
+        return called_of(key, self._look(key, homes, "leave", run_id)[1:])
+
+    def drop(self, key: str, run_id: str) -> bool:
+        """See `Lining.drop`."""
+        check_place(run_id)
+        return bool(self._look(key, (), "drop", run_id)[0])
+
+    def sweep(self, homes: Sequence[str]) -> Swept:
+        """See `Lining.sweep`."""
+        called: list[Called] = []
+        due_in: list[int] = []
+        for home in homes:
+            later_ms, *keys = self._ask(DUE, home, (), MAX_CALLED)
+            due_in += [0] if keys else [later_ms] if later_ms >= 0 else []
+            for key in keys:
+                if len(called) < MAX_CALLED:
+                    name = key.decode(errors="surrogateescape")
+                    called += called_of(name, self._look(name, homes, "look")[1:])
+        return Swept(tuple(called), min(due_in) / 1000 if due_in else None)
+
+    def line_of(self, key: str, *, most: int = 20) -> LineLook:
+        """See `Lining.line_of`."""
+        return line_of(self._ask(WAITING, key, (), most))
+
+    def _look(self, key: str, homes: Sequence[str], what: str, run_id: str = "", call_no: int = 0) -> Any:
+        return self._ask(LOOK, key, (call_no,), "\n".join(homes), what, run_id)
 
     def queue(self, key: str, run_id: str, *, ttl_ms: int, running_too: bool) -> Busy | None:
         """See `Store.queue`."""
@@ -204,7 +273,7 @@ class RedisStore(Operated):
         own = self._numbers(one.ttl_ms, one.fence, one.started_ms, one.opens_ms, one.age_ms)
         return (own, one.attempt, one.run_id, one.token, one.holder)
 
-    def _ask(self, script: Script, key: str, own: Sequence[int], *words: str | int) -> Any:
+    def _ask(self, script: Script, key: str, own: Sequence[int], *words: Word) -> Any:
         # Half the time for each of two tries, so that both together keep the caller's timeout.
         connection = self._connections.get("requests", self.timeout / 2)
         arguments = (self._numbers(*own), *words)

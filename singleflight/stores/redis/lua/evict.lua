@@ -17,6 +17,14 @@ tell()
 local told = r_waits == LISTENING and slot_taken()
 clear_slot()
 local following = not told and first_in_line(TOLD)
+local homes, L = '', nil
+if r_waiting > 0 then
+  redis.call('PERSIST', KEYS[1])
+  L = {}
+  --> entries
+  --> call
+  L.finish(false)
+end
 --> write
 if following then
   leave_line(following)

@@ -14,6 +14,8 @@ local run, resumed = ARGV[2], false
 local reason, in_the_way, retry_ms
 if seen(run) then
   reason, in_the_way, retry_ms = 'finished', run, 0
+elseif r_queued > 0 then
+  reason, in_the_way, retry_ms = 'queued', r_slot, 0
 elseif r_slot ~= run and slot_taken() then
   reason, in_the_way, retry_ms = 'queued', r_slot, r_slot_expires_ms - now
 elseif running_too == 1 and live and r_run ~= run then
@@ -24,3 +26,4 @@ else
   return {}
 end
 --> busy
+return refusal

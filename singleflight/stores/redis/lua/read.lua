@@ -20,16 +20,21 @@
 --   r_token, r_run     the delivery and the run that were granted last
 --   r_outcome, r_holder  how it ended, who it was
 --   r_slot             the run that waits
+--   the line           empty if nobody waits, else, packed: r_waiting, r_parked, r_queued, r_order, r_call_no,
+--                      r_line_ms, r_moment_ms and r_homes, which are what stores/base.py says
 --   r_runs             all the rest, see runs.lua
 
 local VERSION = 2
 local PASSED, FIRST, LISTENING = 0, 1, 2
 -- Doubles, because a server of 32 bits has no longer integers; each text after its length.
-local LAYOUT = '>c2BBBBBddddddddI4c0I4c0I4c0I4c0I4c0I4c0'
+local LAYOUT = '>c2BBBBBddddddddI4c0I4c0I4c0I4c0I4c0I4c0I4c0'
+local IN_LINE = '>ddddddd'
 
 local r_held, r_waits, r_kept, r_over, r_slot_expires_ms, r_refused, r_refused_ms = 0, 0, 0, 0, 0, 0, 0
 local r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms = 0, 0, 0, 0, 0
 local r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot, r_runs = '', '', '', '', '', '', ''
+
+local r_waiting, r_parked, r_queued, r_order, r_call_no, r_line_ms, r_moment_ms, r_homes = 0, 0, 0, 0, 0, 0, 0, ''
 
 local remember, tick = struct.unpack('>dd', ARGV[1])
 if tick == 0 then
@@ -42,12 +47,17 @@ local stored = redis.call('GET', KEYS[1])
 local missing = not stored
 if stored then
   if string.sub(stored, 1, 2) ~= 'sf' or #stored < 4 then return redis.error_reply('WRONGTYPE not a record') end
-  local mark, version, runs_at = nil, string.byte(stored, 3), nil
+  local mark, version, in_line, runs_at = nil, string.byte(stored, 3), nil, nil
   if version ~= VERSION then return redis.error_reply('RECORDVERSION ' .. version) end
   mark, version, r_held, r_waits, r_kept, r_over, r_fence, r_expires_ms, r_ttl_ms, r_started_ms, r_opens_ms,
     r_slot_expires_ms, r_refused, r_refused_ms, r_refused_reason, r_token, r_run, r_outcome, r_holder, r_slot,
-    runs_at = struct.unpack(LAYOUT, stored)
+    in_line, runs_at = struct.unpack(LAYOUT, stored)
   r_runs = string.sub(stored, runs_at)
+  if in_line ~= '' then
+    local homes_at
+    r_waiting, r_parked, r_queued, r_order, r_call_no, r_line_ms, r_moment_ms, homes_at = struct.unpack(IN_LINE, in_line)
+    r_homes = string.sub(in_line, homes_at)
+  end
 
   -- Clocks step back: no time may be further ahead than it can be.
   if r_expires_ms > now + r_ttl_ms then r_expires_ms = now + r_ttl_ms end

@@ -4,7 +4,9 @@
 -- ARGV[1]  remember, clock, grace in ms (0 ends the lease at once), again in ms (0 keeps no slot), 0 if this
 --          delivery never began the body
 -- ARGV[2]  attempt        ARGV[3]  run          ARGV[4]  token        ARGV[5]  outcome
--- return   1 if the token was the record's, else 0
+-- ARGV[6]  the homes that can be published for, one in a row
+-- return   1 if the token was the record's, else 0; where there is a line, a list of this and what was called as in
+--          look.lua
 
 --> read
 --> runs
@@ -12,7 +14,7 @@
 --> tell
 
 local grace, again, began = struct.unpack('>ddd', ARGV[1], 17)
-local attempt, run, outcome = ARGV[2], ARGV[3], ARGV[5]
+local attempt, run, outcome, homes = ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 
 -- A release whose reply was lost is sent again, perhaps when the attempt that it announced runs already.
 local before = seen(run)
@@ -40,6 +42,28 @@ if own and r_held > 0 then
     r_held = 0
   end
 end
+local L
+if r_waiting > 0 then
+  -- A full server refuses what may grow, unless the script has written before.
+  redis.call('PERSIST', KEYS[1])
+  L = {}
+  --> entries
+  --> call
+  local entry = L.find(run)
+  if outcome == 'finished' or outcome == 'failed' or outcome == 'cancelled' then
+    if entry then L.remove(entry) end
+    if r_waiting > 0 then L.wake() end
+  elseif entry and outcome == 'retrying' and entry.attempt <= tonumber(attempt) then
+    L.remove(entry)
+  elseif entry and before and entry.attempt == 0 and not seen(run) then
+    -- What the grant had written was taken back: the run has not begun.
+    entry.begun = false
+    L.place(entry)
+    L.put(entry)
+  end
+  L.finish(false)
+end
 --> write
 if own and r_held == 0 then tell() end
+if L then return {own and 1 or 0, unpack(L.called)} end
 return own and 1 or 0
