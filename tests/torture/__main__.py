@@ -34,12 +34,21 @@ def main() -> int:
         return bool(faults)
     if given.mutants is not None:
         return table.mutants(given.mutants, seconds=given.minutes * 60, seed=given.seed)
+    frameworks = tuple(name for name in ("celery", "dramatiq") if getattr(given, name))
+    if given.campaign is not None:
+        return table.campaign(
+            given.campaign,
+            seconds=given.minutes * 60,
+            seeds=range(given.seed, given.seed + given.runs),
+            frameworks=frameworks,
+            broker=given.broker,
+        )
     setting = Setting(
         store=given.store,
         seconds=given.minutes * 60,
         seed=given.seed,
         clients=given.clients,
-        frameworks=tuple(name for name in ("celery", "dramatiq") if getattr(given, name)),
+        frameworks=frameworks,
         broker=given.broker,
         faults=tuple(filter(None, given.faults.split(","))),
     )
@@ -80,6 +89,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print facts and faults as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where all that was seen is kept")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="judge a history again, and run nothing")
+    parser.add_argument(
+        "--campaign", nargs="*", metavar="STORE", help="print the table of stores (built in: all) by faults"
+    )
+    parser.add_argument("--runs", type=int, default=1, help="runs for each cell of that table (built in: 1)")
     parser.add_argument(
         "--mutants", nargs="*", metavar="NAME", help="break singleflight, and see that it is found"
     )
