@@ -195,6 +195,27 @@ def test_every_kind_of_schedule_in_django_is_sent_once(replicas: Replicas) -> No
     assert all("Traceback" not in beat.log() for beat in replicas.beats)
 
 
+@pytest.mark.parametrize("use", [celery_file, redbeat, django])
+def test_what_all_missed_is_made_up_for_under_any_scheduler(
+    replicas: Replicas, use: Callable[[Replicas], None]
+) -> None:
+    """With ``catch_up="all"`` each planned time is sent, though a database knows only the last one."""
+    use(replicas)
+    replicas.settings["singleflight_beat_entries"] = {"one": {"catch_up": "all", "catch_up_window": 3600}}
+    replicas.start()
+    until(lambda: sent(replicas) >= 2, what="two ticks")
+    replicas.wait_confirmed("one")
+    replicas.beats[0].kill()
+    time.sleep(4 * PERIOD)
+    before = sent(replicas)
+    for _ in range(2):
+        replicas.start()
+    until(lambda: sent(replicas) >= before + 6, what="what was missed, and two more")
+    replicas.stop()
+
+    assert set(replicas.steps("one")) == {PERIOD}
+
+
 def test_an_interval_is_sent_though_no_beat_lives_as_long_as_it(replicas: Replicas) -> None:
     """The only beat is killed before its entry is due: it counts from when the first one saw it."""
     replicas.schedule = {"one": entry("one", 8.0)}

@@ -439,3 +439,14 @@ def test_many_entries_are_not_compared_with_themselves_in_each_pass(monkeypatch:
     place.replicas[0].scheduler.schedule.pop("6")
     place.run(seconds=5, step=1)
     assert "6" not in {entry.name for _, _, entry in place.replicas[0].scheduler._heap}
+
+
+def test_an_interval_is_sent_in_its_rhythm_though_its_only_beat_is_replaced_more_often() -> None:
+    """A beat lives for 3.5 s, and another takes its place at once: a tick each 5 s."""
+    place = Place({"one": 5.0})
+    for _ in range(100):
+        place.replicas.clear()
+        place.start()
+        place.run(seconds=3.5, step=0.5)
+
+    assert place.times("one") == [5.0 * number for number in range(1, 71)]
