@@ -108,14 +108,16 @@ def copies(history: History) -> Iterator[Fault]:
 def windows(history: History) -> Iterator[Fault]:
     """No new run starts within the window of the last start, unless that never began."""
     for key, requests in _by_key(history.requests):
-        began = {body.run for body in history.bodies if body.key == key}
-        started: set[str] = set()
+        began = {body.fence for body in history.bodies if body.key == key}
+        seen: set[str] = set()
         grants = []
         for one in requests:
-            fresh = one.what == "claim" and one.answer == "granted" and one.asked["run_id"] not in started
-            if fresh and one.asked["run_id"] in began and not one.asked["attempt"]:
-                started.add(one.asked["run_id"])
+            if one.what != "claim" or one.answer == "busy":
+                continue
+            # A run that may have begun before is no new one; a grant that never began is taken back.
+            if one.asked["run_id"] not in seen and one.known and one.told["fence"] in began:
                 grants.append(one)
+            seen.add(one.asked["run_id"])
         for earlier, later in pairwise(grants):
             window = later.asked["window_ms"] / 1000
             longest = later.returned - earlier.called

@@ -56,6 +56,16 @@ RIGHT = {
         Written().grant("a", 0, 1, window_ms=500).body("a", 0, 0.1, 1).release("a", 0.1)
         .refuse("b", 0.3, "window", window_ms=500).grant("c", 0.6, 2, window_ms=500).body("c", 0.6, 0.7, 2)
     ),
+    "a window that was given back by one who never began, and began later": (
+        Written()
+        .grant("a", 0, 1, window_ms=500, run_id="r")
+        .release("a", 0.1, outcome="requeued", run_id="r")
+        .grant("b", 0.2, 2, window_ms=500)
+        .body("b", 0.2, 0.3, 2)
+        .release("b", 0.3)
+        .grant("c", 0.9, 3, window_ms=500, run_id="r")
+        .body("c", 0.9, 1, 3, run="r")
+    ),
     "a grace that ends": (
         Written().grant("a", 0, 1).release("a", 0.1, grace_ms=200)
         .grant("b", 0.4, 2, took_over=True)
