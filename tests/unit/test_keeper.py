@@ -544,12 +544,12 @@ def _claim_with(core: Core) -> Lease:
     """Claim by hand, so that the lease belongs to this core's keeper."""
     request = core.request()
     from singleflight.lease import Granted, Holder
-    from singleflight.leases.claiming import _claim, _lease
+    from singleflight.leases.claiming import _claim
 
     holder = Holder(request.task, "host", 1)
     granted = core.store.claim(_claim(request, holder))
     assert isinstance(granted, Granted)
-    lease = _lease(core.keeper, granted, request, holder, core.clock())
+    lease = Lease(core.keeper, granted, request, holder=holder, sent=core.clock())
     core.keeper.hold(lease, core.store, core.leases.notify)
     return lease
 
