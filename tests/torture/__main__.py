@@ -17,6 +17,7 @@ from tests.torture.nemesis import FAULTS
 from tests.torture.report import keep
 from tests.torture.run import Setting, torture
 from tests.torture.stores import STARTS
+from tests.torture.versus import versus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,9 @@ def main() -> int:
         return bool(faults)
     if given.mutants is not None:
         return table.mutants(given.mutants, seconds=given.minutes * 60, seed=given.seed)
+    if given.peers:
+        versus(seconds=given.minutes * 60, seed=given.seed)
+        return 0
     frameworks = tuple(name for name in ("celery", "dramatiq") if getattr(given, name))
     if given.campaign is not None:
         return table.campaign(
@@ -92,6 +96,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--campaign", nargs="*", metavar="STORE", help="print the table of stores (built in: all) by faults"
     )
+    parser.add_argument("--peers", action="store_true", help="the table of other libraries' locks and ours")
     parser.add_argument("--runs", type=int, default=1, help="runs for each cell of that table (built in: 1)")
     parser.add_argument(
         "--mutants", nargs="*", metavar="NAME", help="break singleflight, and see that it is found"
