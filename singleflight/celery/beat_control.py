@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from singleflight.celery.beat_pauses import Pause
     from singleflight.celery.runtime import Runtime
     from singleflight.lease import Holder
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LATE = timedelta(seconds=10)
 """A planned time that is longer ago and was not sent is missed."""
@@ -105,7 +107,7 @@ def backfill(app: Celery, name: str, begin: datetime, end: datetime) -> Backfill
     scheduler = scheduler_of(runtime)
     entry = _entry(scheduler, name)
     end = min(in_utc(end), in_utc(entry.default_now()))
-    times = planned_times(entry, in_utc(begin) - timedelta(microseconds=1))
+    times = planned_times(entry, _just_before(entry.schedule, in_utc(begin)))
     leases = runtime.open_leases(remember=REMEMBER)
     done = Backfilled([], [])
     for at in islice(times, MOST):
@@ -158,6 +160,15 @@ def resume(app: Celery, name: str) -> Pause | None:
     """End the pause of an entry; return the one that there was, or None. Replicas learn it within 5 s."""
     runtime = runtime_of(app)
     return beat_pauses.resume(runtime.open_leases(remember=REMEMBER).store, tick_key(runtime.prefix, name))
+
+
+def _just_before(when: Any, begin: datetime) -> datetime:
+    """Return the moment after which the first planned time from ``begin`` on follows."""
+    if type(when) is schedule and not when.relative and when.run_every:
+        # Its own rhythm is that of its runs; here all who ask must mean the same times.
+        step: timedelta = when.run_every
+        return begin - ((begin - EPOCH) % step or step)
+    return begin - timedelta(microseconds=1)
 
 
 def _entry(scheduler: Any, name: str) -> Any:

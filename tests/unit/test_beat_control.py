@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.schedules import crontab, schedule
 
 from singleflight.celery import beat
+from singleflight.cli.operators.access import Access
 from singleflight.errors import ConfigurationError
 from tests.support.replica import NOON, Place, Recorder
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @pytest.fixture
@@ -28,11 +26,10 @@ def place() -> Place:
 
 
 @pytest.fixture
-def app(place: Place, monkeypatch: pytest.MonkeyPatch) -> Celery:
+def app(place: Place, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The app of one of them."""
     monkeypatch.setattr(Recorder, "posted", place.posted, raising=False)
-    found: Celery = place.replicas[0].scheduler.app
-    return found
+    return place.replicas[0].scheduler.app
 
 
 def at(clock: str) -> datetime:
@@ -41,7 +38,7 @@ def at(clock: str) -> datetime:
     return datetime(NOON.year, NOON.month, NOON.day, hour, minute, *second, tzinfo=UTC)
 
 
-def test_entries_say_what_was_sent_and_what_comes(place: Place, app: Celery) -> None:
+def test_entries_say_what_was_sent_and_what_comes(place: Place, app: Any) -> None:
     """By name, with the schedule in words; after an outage, how many planned times were missed."""
     cron, every = beat.entries(app)
 
@@ -60,7 +57,7 @@ def test_entries_say_what_was_sent_and_what_comes(place: Place, app: Celery) -> 
     assert every.missed == 6
 
 
-def test_a_trigger_sends_now_and_leaves_the_rhythm(place: Place, app: Celery) -> None:
+def test_a_trigger_sends_now_and_leaves_the_rhythm(place: Place, app: Any) -> None:
     """Under an id of its own each time."""
     before = len(place.posted)
     ids = {beat.trigger(app, "cron") for _ in range(2)}
@@ -73,7 +70,7 @@ def test_a_trigger_sends_now_and_leaves_the_rhythm(place: Place, app: Celery) ->
         beat.trigger(app, "cr")
 
 
-def test_a_backfill_that_two_ask_for_at_once_sends_each_planned_time_once(place: Place, app: Celery) -> None:
+def test_a_backfill_that_two_ask_for_at_once_sends_each_planned_time_once(place: Place, app: Any) -> None:
     """500 planned times; asked once more, nothing is sent; a longer range sends what is new."""
     place.posted.clear()
     begin, end = at("12:00") - timedelta(days=1), at("12:00") - timedelta(days=1) + timedelta(minutes=500)
@@ -94,7 +91,7 @@ def test_a_backfill_that_two_ask_for_at_once_sends_each_planned_time_once(place:
     assert (len(again.sent), len(again.before)) == (3, 500)
 
 
-def test_a_backfill_sends_nothing_of_the_future(place: Place, app: Celery) -> None:
+def test_a_backfill_sends_nothing_of_the_future(place: Place, app: Any) -> None:
     """It ends at now; a message that could not be published is sent when it is asked again."""
     place.posted.clear()
     found = beat.backfill(app, "cron", at("12:02"), at("13:00"))
@@ -110,10 +107,20 @@ def test_a_backfill_sends_nothing_of_the_future(place: Place, app: Celery) -> No
     assert beat.backfill(app, "cron", at("12:02"), at("13:00")).sent == [at("12:04"), at("12:05")]
 
 
+def test_a_backfill_of_an_interval_means_the_same_times_whoever_asks(place: Place, app: Any) -> None:
+    """Multiples of its period, and not its runs, which nobody remembers; `ls` shows no record of them."""
+    first = beat.backfill(app, "every", at("10:00:10"), at("10:05"))
+    second = beat.backfill(app, "every", at("10:00"), at("10:06"))
+
+    assert first.sent == [at("10:01:30"), at("10:03"), at("10:04:30")]
+    assert (second.before, second.sent) == (first.sent, [at("10:00")])
+    shown = Access(place.store, app.singleflight.prefix).entries()
+    assert {entry.name.partition(":")[0] for entry in shown} == {"beat"}
+    assert len(list(Access(place.store, app.singleflight.prefix).entries())) == 2
+
+
 @pytest.mark.parametrize("name", ["cron", "every"])
-def test_a_paused_entry_is_sent_by_nobody_and_goes_on_when_resumed(
-    place: Place, app: Celery, name: str
-) -> None:
+def test_a_paused_entry_is_sent_by_nobody_and_goes_on_when_resumed(place: Place, app: Any, name: str) -> None:
     """Replicas that start meanwhile know it too; what came due is made up for as ``catch_up`` says."""
     paused = beat.pause(app, name, owner="ops", note="the disk is full")
     place.posted.clear()
@@ -132,7 +139,7 @@ def test_a_paused_entry_is_sent_by_nobody_and_goes_on_when_resumed(
     assert len([one for one in place.posted if one.name == name]) == (4 if name == "cron" else 3)
 
 
-def test_a_pause_for_a_time_ends_by_itself(place: Place, app: Celery) -> None:
+def test_a_pause_for_a_time_ends_by_itself(place: Place, app: Any) -> None:
     """And one who pauses what somebody else has paused is told by whom."""
     paused = beat.pause(app, "cron", owner="ops", seconds=150)
     place.posted.clear()
@@ -148,7 +155,7 @@ def test_a_pause_for_a_time_ends_by_itself(place: Place, app: Celery) -> None:
     assert len([one for one in place.posted if one.name == "cron"]) == 1
 
 
-def test_an_entry_that_was_never_sent_can_be_paused(app: Celery) -> None:
+def test_an_entry_that_was_never_sent_can_be_paused(app: Any) -> None:
     """And an operator learns of a name that there is not."""
     place = Place({"new": schedule(5)})
     place.start()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 """Seconds for one request: an operator would rather wait for a slow store than be told that it is slow."""
 
+BESIDE_TICKS = (":beat:clock", ":beat:backfill")
+
 AT_ONCE = 8
 """How many keys are looked at at the same time."""
 
@@ -53,9 +55,9 @@ class Access:
         """
         if not isinstance(self.store, Listing):
             raise Failure("this store cannot list its keys; name one: singleflight show URL NAME")
-        # Of what beats keep, only their entries' ticks say something to people.
+        # Of what beats keep, and what backfills do, only the entries' ticks say something to people.
         keys = (key for key in self.store.scan(self.prefix) if short_key(key) != key)
-        return (key for key in keys if not key.rsplit(":", 2)[0].endswith(":beat:clock"))
+        return (key for key in keys if not key.rsplit(":", 2)[0].endswith(BESIDE_TICKS))
 
     def entries(self) -> Iterator[Entry]:
         """Look at all keys; one that has gone meanwhile is left out."""
