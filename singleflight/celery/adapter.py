@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class CeleryAdapter(Adapter):
     """One delivery at a worker, or one eager run."""
 
-    abort = Abort
-
     def __init__(self, runtime: Runtime, task: Task) -> None:
         self._runtime, self._task = runtime, task
 
@@ -55,3 +53,7 @@ class CeleryAdapter(Adapter):
     def result_of(self, run_id: str) -> Result | Nothing | None:
         """See `Adapter.result_of`."""
         return joining.result_of(self._task, run_id)
+
+    def abort(self) -> Abort:
+        """See `Adapter.abort`."""
+        return Abort()

@@ -71,16 +71,15 @@ class SingletonActor(Actor[P, R]):
             return duplicate
         if place is None:
             return self.broker.enqueue(message, delay=delay)
+        own = carried_by(message)
         marks.mark(message)
-        carried = carried_by(message)
-        if place.publisher:
-            carried = replace(carried, must_run=True)
-            write(message, carried)
+        carried = replace(carried_by(message), slot=place.key, must_run=bool(place.publisher))
+        write(message, carried)
         with marks.unmarked.on():
             sent = self.broker.enqueue(message, delay=delay)
         # Only now: a place that was taken before its message exists would outlive a publisher that dies.
         place.take(run_of(id_of(message.message_id), carried.mark), (delay or 0) / 1000)
-        marks.unmark(sent)
+        write(sent, own)  # it may be sent again
         return sent
 
     def _place(self, message: Message[R]) -> Place | None:

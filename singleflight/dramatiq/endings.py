@@ -10,12 +10,13 @@ from dramatiq import Message
 from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import GroupCallbacks, MiddlewareError
 
+from singleflight.dramatiq import errors
 from singleflight.dramatiq.delivery import write
-from singleflight.dramatiq.errors import Ended
-from singleflight.dramatiq.gate import OURS
+from singleflight.dramatiq.gate import OURS, leave_at_end
 from singleflight.dramatiq.joining import results_of
-from singleflight.errors import Skipped
+from singleflight.errors import Skipped as SkippedError
 from singleflight.log import logger
+from singleflight.tasks.adapter import Dropped, Later, Refused, Skipped, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,16 +24,34 @@ if TYPE_CHECKING:
     from dramatiq import Broker
     from dramatiq.broker import MessageProxy
 
+    from singleflight.tasks.adapter import Ending
     from singleflight.tasks.message import Carried
 
 LONGEST_PAUSE = 5.0
 """Seconds between two tries to hand a deferred message to a broker that is away."""
 
 
-def drop(message: MessageProxy, why: str) -> NoReturn:
-    """End a late copy of a run that has ended: acknowledged, and nothing else is touched."""
-    _keep_result(message)
-    raise Ended(why)
+def end(broker: Broker, message: MessageProxy, fate: Ending) -> NoReturn:
+    """Do what was decided about a message whose body does not run.
+
+    Raises:
+        Ended: Dramatiq is to acknowledge it.
+        Conflict, StoreUnavailable: it fails, by its policy.
+    """
+    if not isinstance(fate, Dropped | Later):
+        leave_at_end(message, fate.leaves)
+    match fate:
+        case Later(delay, carried):
+            defer(broker, message, carried, delay)
+        case Skipped(why, has_result):
+            skip(broker, message, why, has_result=has_result)
+        case Refused(busy):
+            raise errors.Conflict(f"{message.actor_name}: {busy}", busy)
+        case Dropped():
+            _keep_result(message)
+            raise errors.Ended("a late copy of a run that has ended")
+        case Unavailable(error):
+            raise errors.StoreUnavailable(str(error)) from error
 
 
 def defer(broker: Broker, message: MessageProxy, carried: Carried, delay: float) -> NoReturn:
@@ -61,10 +80,10 @@ def defer(broker: Broker, message: MessageProxy, carried: Carried, delay: float)
         else:
             break
     _keep_result(message)
-    raise Ended(f"deferred by {delay:.1f} s")
+    raise errors.Ended(f"deferred by {delay:.1f} s")
 
 
-def skip(broker: Broker, message: MessageProxy, why: str, *, has_result: bool = True) -> NoReturn:
+def skip(broker: Broker, message: MessageProxy, why: str, *, has_result: bool) -> NoReturn:
     """End a run as a duplicate: it fails with `Skipped`, its pipeline stops, its group counts it.
 
     The failure is stored for all further stages of the pipeline too: whoever waits for one gets it. Without
@@ -72,10 +91,10 @@ def skip(broker: Broker, message: MessageProxy, why: str, *, has_result: bool = 
     """
     stages = list(_stages(message))
     for stage in stages if has_result else stages[1:]:
-        _store_failure(broker, stage, Skipped(f"{message.actor_name}: {why}"))
+        _store_failure(broker, stage, SkippedError(f"{message.actor_name}: {why}"))
     _count_in_group(broker, stages[-1].options)
     _keep_result(message)
-    raise Ended(why)
+    raise errors.Ended(why)
 
 
 def _keep_result(message: MessageProxy) -> None:
@@ -95,7 +114,7 @@ def _stages(message: Any) -> Iterator[Any]:
         yield message
 
 
-def _store_failure(broker: Broker, message: Any, error: Skipped) -> None:
+def _store_failure(broker: Broker, message: Any, error: SkippedError) -> None:
     results = results_of(broker)
     if results is None:
         return

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from singleflight.api import holding
 from singleflight.dramatiq.delivery import retries
@@ -19,16 +19,9 @@ if TYPE_CHECKING:
 
     from dramatiq.broker import MessageProxy
 
-    from singleflight.dramatiq.abort import Abort
+    from singleflight.leases.abort import Abort
     from singleflight.stores.base import Release
-
-
-class Ticket(Protocol):
-    """What a delivery needs to pass the gate."""
-
-    def run(self, body: Callable[[], Any], /) -> Any:
-        """Run the body, or do something in its stead."""
-        ...
+    from singleflight.tasks.adapter import Result
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +30,8 @@ class Granted:
 
     lease: Lease
     message_id: str
-    abort: Abort | None
-    keeps_slot: bool
+    abort: Abort | None = None
+    keeps_slot: bool = False
     """Its key has a waiting slot that its own retry must not lose."""
     again: float = 0.0
     """Seconds until the retry comes that has been sent."""
@@ -46,7 +39,7 @@ class Granted:
     failed: bool = False
     cancelled: bool = False
     """Another middleware has skipped the message, and has not sent it on."""
-    instead: Ticket | None = None
+    instead: Result | None = None
     """The result of the run that was joined, if that has ended meanwhile: its own must be stored first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _coroutine_runs: bool = False
@@ -56,7 +49,7 @@ class Granted:
         """Run the body under the lease."""
         self.entered = True
         if self.instead is not None:
-            return self.instead.run(body)
+            return self.instead.take()
         self.lease.began = True
         with holding(self.lease), self.abort.armed(self.lease) if self.abort else nullcontext():
             return body()
@@ -109,17 +102,6 @@ def _release(lease: Lease, outcome: Outcome, again: float, _message: MessageProx
     lease.release(outcome, again=again)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A skipped run's own result: the body is not called, all else goes on as if it had returned this."""
-
-    result: object
-
-    def run(self, _body: Callable[[], Any]) -> object:
-        """Return the result in the body's stead."""
-        return self.result
-
-
 LEAVING = "singleflight_leaving"
 """The attribute under which a message proxy that ends without having run keeps what is to be recorded."""
 
@@ -128,9 +110,10 @@ OURS = "singleflight_ours"
 """The attribute that says that it was us who ended a message's delivery."""
 
 
-def leave_at_end(message: MessageProxy, release: Release) -> None:
+def leave_at_end(message: MessageProxy, release: Release | None) -> None:
     """Have the end of a message that does not run recorded, once that end is stored."""
-    setattr(message, LEAVING, release)
+    if release is not None:
+        setattr(message, LEAVING, release)
 
 
 def take_leaving(message: MessageProxy) -> Release | None:
@@ -160,10 +143,10 @@ def working() -> Granted | None:
     return _working.get()
 
 
-_ticket: ContextVar[Ticket | None] = ContextVar("singleflight_ticket", default=None)
+_ticket: ContextVar[Granted | Result | None] = ContextVar("singleflight_ticket", default=None)
 
 
-def admit(ticket: Ticket | None) -> None:
+def admit(ticket: Granted | Result | None) -> None:
     """Decide what this thread's next call of a gated function meets; None: it just runs."""
     _ticket.set(ticket)
     if isinstance(ticket, Granted):
@@ -179,7 +162,7 @@ def gated(body: Callable[..., Any]) -> Callable[..., Any]:
         if ticket is None:
             return body(*args, **kwargs)
         _ticket.set(None)
-        return ticket.run(lambda: body(*args, **kwargs))
+        return ticket.run(lambda: body(*args, **kwargs)) if isinstance(ticket, Granted) else ticket.take()
 
     return gate
 

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from dramatiq.results import ResultFailure, ResultMissing, Results
 
 from singleflight.dramatiq.errors import JoinedFailure
-from singleflight.dramatiq.gate import Answer
 from singleflight.identity import message_id_of
+from singleflight.tasks.adapter import Raised, Returned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dramatiq import Broker, Message
     from dramatiq.broker import MessageProxy
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The failure of the run that was joined."""
-
-    error: ResultFailure
-
-    def run(self, _body: Callable[[], Any]) -> NoReturn:
-        """Fail in the body's stead; it is not retried, because the other run has been."""
-        raise JoinedFailure(f"{self.error.orig_exc_type}: {self.error.orig_exc_msg}")
+    from singleflight.tasks.adapter import Nothing, Result
 
 
 def results_of(broker: Broker) -> Results | None:
@@ -34,25 +22,21 @@ def results_of(broker: Broker) -> Results | None:
     return next((other for other in broker.middleware if isinstance(other, Results)), None)
 
 
-def joined(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) -> Answer | Failure | None:
-    """Return the result of another run of a message's actor; None if there is none yet."""
+def result_of(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) -> Result | Nothing | None:
+    """Return how another run of a message's actor has ended; None if its result is not there.
+
+    Its lease is released just after, so nobody is its duplicate any more: who reads that result and sends
+    again must not be told that the run is still in the way.
+    """
     results = results_of(broker)
     if results is None:
         return None
     try:
-        return Answer(results.backend.get_result(message.copy(message_id=message_id_of(run_id))))
+        return Returned(results.backend.get_result(message.copy(message_id=message_id_of(run_id))))
     except ResultMissing:
         return None
     except ResultFailure as error:
-        return Failure(error)
-
-
-def is_known(broker: Broker, message: Message[Any] | MessageProxy, run_id: str) -> bool:
-    """Return whether a run's result is out: its lease is released just after, so nobody is its duplicate.
-
-    Who reads that result and sends again must not be told that the run is still in the way.
-    """
-    try:
-        return joined(broker, message, run_id) is not None
+        # Not retried, because the other run has been.
+        return Raised(JoinedFailure(f"{error.orig_exc_type}: {error.orig_exc_msg}"))
     except Exception:  # noqa: BLE001 - results whose server does not answer: nobody has seen this one
-        return False
+        return None

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from dramatiq import Middleware
 
 from singleflight.api import PREFIX
-from singleflight.dramatiq import declared, errors, gate, marks, order
-from singleflight.dramatiq.arrival import Arrival
-from singleflight.dramatiq.delivery import carry, read
+from singleflight.dramatiq import declared, endings, errors, gate, marks, order
+from singleflight.dramatiq.adapter import DramatiqAdapter
+from singleflight.dramatiq.delivery import carry, read, write
 from singleflight.dramatiq.runtime import Runtime
 from singleflight.events import Notify, levels_of
 from singleflight.leases.keeper import process_keeper
 from singleflight.log import logger
 from singleflight.stores import STORE_TIMEOUT, risks_of
 from singleflight.stores.base import REMEMBER
+from singleflight.tasks.adapter import Answer, Run
+from singleflight.tasks.admission import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from singleflight.events import Event
     from singleflight.policy import Singleton
     from singleflight.stores.base import Store
+    from singleflight.tasks.adapter import Result
 
 GRANTED = "singleflight_granted"
 """The attribute under which a message proxy keeps its grant; a copy in the same process has none."""
@@ -118,10 +121,11 @@ class Singleflight(Middleware):
             if policy is None or request is None:
                 return
             leases, observing = self.runtime.leases(broker), self.runtime.enabled == "observe"
-            ticket = Arrival(broker, message, delivery, policy, request, leases, observing).admission()
-            if isinstance(ticket, gate.Granted):
-                setattr(message, GRANTED, ticket)
-            gate.admit(ticket)
+            adapter = DramatiqAdapter(broker, message)
+            fate = Admission(adapter, leases, policy, delivery, request, observing).decide()
+            if not isinstance(fate, Run | Answer):
+                endings.end(broker, message, fate)
+            gate.admit(_ticket(message, fate, keeps_slot=policy.at_publish))
 
     def after_process_message(
         self,
@@ -194,6 +198,23 @@ class Singleflight(Middleware):
         """End the keeper of a worker process, which runs no exit handlers, with a last try at releases."""
         if self._owns_process:
             process_keeper().stop()
+
+
+def _ticket(message: MessageProxy, fate: Run | Answer, *, keeps_slot: bool) -> gate.Granted | Result | None:
+    """Return what the body meets: its lease, a result in its stead, or nothing of ours."""
+    granted: gate.Granted | None = None
+    if isinstance(fate, Answer):
+        gate.leave_at_end(message, fate.leaves)
+        if fate.lease is None:
+            return fate.result
+        granted = gate.Granted(fate.lease, message.message_id, instead=fate.result)
+    elif fate.lease is not None:
+        if fate.carried is not None:
+            write(message, fate.carried)
+        granted = gate.Granted(fate.lease, message.message_id, fate.abort, keeps_slot)
+    if granted is not None:
+        setattr(message, GRANTED, granted)
+    return granted
 
 
 def _granted(message: MessageProxy) -> gate.Granted | None:

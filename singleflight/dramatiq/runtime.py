@@ -11,15 +11,13 @@ from dramatiq.errors import ActorNotFound
 
 from singleflight.api import run_around
 from singleflight.dramatiq.delivery import carried_by, own_options, read
-from singleflight.dramatiq.joining import is_known
+from singleflight.dramatiq.joining import result_of
 from singleflight.errors import ConfigurationError
 from singleflight.key_rules import rule_of
-from singleflight.lease import Outcome
 from singleflight.leases.claiming import Leases
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
-from singleflight.stores.base import Release
 from singleflight.stores.memory import MemoryStore
 from singleflight.tasks.message import Carried, tell_once
 from singleflight.tasks.publishing import Place, Slots, leave
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from singleflight.key_rules import KeyRule
     from singleflight.leases.claiming import Request
     from singleflight.policy import Policy
-    from singleflight.stores.base import Store
+    from singleflight.stores.base import Release, Store
     from singleflight.tasks.delivery import Delivery
 
 NAMESPACE = "dramatiq"
@@ -113,7 +111,7 @@ class Runtime:
             actor.actor_name,
             policy,
             publisher=run_around(key),
-            is_over=lambda run: is_known(actor.broker, message, run),
+            is_over=lambda run: result_of(actor.broker, message, run) is not None,
         )
 
     def leave(self, broker: Broker, release: Release) -> None:
@@ -135,10 +133,7 @@ class Runtime:
             )  # fmt: skip
             return
         if place is not None:
-            outcome = Outcome.CANCELLED
-            place.cancel(
-                Release(place.key, delivery.run_id, delivery.attempt, delivery.token, outcome, began=False)
-            )
+            place.cancel(delivery.leaving(place.key)._replace(began=False))
 
     def _open(self, broker: Broker) -> tuple[Leases, Slots]:
         with self._opening:  # two memory stores would be no store

@@ -105,19 +105,6 @@ def test_a_publishers_duplicate_joins_the_run_that_goes_next(app: Celery, slot: 
         assert fate.carried.joins == met
 
 
-@pytest.mark.parametrize(("deferrals", "fate"), [(0, Later), (3, Later), (4, Skipped)])
-def test_an_old_result_of_the_same_id_does_not_turn_a_duplicate_into_a_run(
-    app: Celery, deferrals: int, fate: type
-) -> None:
-    """Whose result is out gives its lease back at once; where that does not happen, the result is no news."""
-    app.task(shared=False, name="turns.known", singleton=True)(nothing)
-    task = app.tasks["turns.known"]
-    app.backend.store_result("of-old", None, "SUCCESS")
-    delivery = Delivery("run", 0, "token", (), {}, Carried(deferrals=deferrals, since=time.time()))
-
-    assert isinstance(refused(task, delivery, Busy(Reason.RUNNING, "of-old", 30.0)), fate)
-
-
 @pytest.mark.parametrize(
     ("broker", "given", "seconds"),
     [

@@ -15,8 +15,10 @@ from dramatiq.results.backends.stub import StubBackend
 
 from singleflight import Singleton
 from singleflight.dramatiq import Duplicate, SingletonActor, install
+from singleflight.dramatiq.delivery import write
 from singleflight.lease import Reason
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.message import Carried
 
 if TYPE_CHECKING:
     from dramatiq import Message
@@ -131,6 +133,8 @@ def test_a_duplicate_that_a_worker_ends_before_its_sender_asks_gets_no_place(on_
     setting = Setting(**options)
     holder, late = setting.actor.message(), setting.actor.message()
     for message in (holder, late):
+        place = setting.actor.singleflight.place(setting.actor, message)
+        write(message, Carried(slot=place.key))  # as the actor does, which has not asked for it yet
         setting.broker.enqueue(message)
     first = MessageProxy(dramatiq.Message.decode(setting.broker.queues["default"].get_nowait()))
     setting.broker.emit_before("process_message", first)
