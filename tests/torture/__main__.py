@@ -54,6 +54,7 @@ def main() -> int:
         clients=given.clients,
         frameworks=frameworks,
         broker=given.broker,
+        beats=given.beats,
         faults=tuple(filter(None, given.faults.split(","))),
     )
     folder = given.keep or Path(tempfile.mkdtemp(prefix="torture-"))
@@ -88,6 +89,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=6, help="processes of plain clients (built in: 6)")
     parser.add_argument("--celery", action="store_true", help="Celery workers and publishers beside them")
     parser.add_argument("--dramatiq", action="store_true", help="Dramatiq workers and publishers beside them")
+    parser.add_argument("--beats", action="store_true", help="three replicas of a Celery beat beside them")
     parser.add_argument("--broker", choices=["redis", "rabbitmq"], default="redis")
     parser.add_argument("--faults", default=",".join(FAULTS), help="which, by commas (built in: all)")
     parser.add_argument("--json", action="store_true", help="print facts and faults as JSON")

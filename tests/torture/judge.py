@@ -155,7 +155,7 @@ def ticks(history: History) -> Iterator[Fault]:
         sent = sorted(own, key=attrgetter("due"))
         for earlier, later in pairwise(sent):
             gap = later.due - earlier.due
-            if later.run != earlier.run and entry in every and gap < every[entry] * 0.5:
+            if later.run != earlier.run and entry in every and gap < every[entry] * 0.9:
                 yield Fault("tick", entry, f"sent again {gap:.3f} s later under another id", later.at)
             if entry in every and gap > every[entry] * 1.5 + history.about.get("tick_lateness", 0.0):
                 yield Fault("tick", entry, f"nothing was sent for {gap:.3f} s", later.at)

@@ -1,8 +1,8 @@
 """Other libraries' locks under the same load, the same nemesis and the same judge.
 
-`python -m tests.torture.peers NAME URL FOLDER CLIENT SEED TTL LONGEST` is one process of clients of one
-library. Each is used as its documentation says, with the same ttl where it takes one. Who cannot know whether a lock is
-still its own believes so until its body ends: that is what the judge goes by.
+`python -m tests.torture.peers NAME URL FOLDER CLIENT SEED TTL LONGEST` is one process of clients.
+Each library is used as its documentation says, with the same ttl where it takes one.
+Who cannot know whether a lock is still its own believes so until its body ends: the judge goes by that.
 """
 
 from __future__ import annotations

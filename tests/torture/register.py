@@ -121,7 +121,7 @@ class Register:
     def release(self, at: Lease, request: Request, before: float) -> Lease | None:
         """End the lease if it is the token's, and the run if this was its end."""
         asked = request.asked
-        own = at.token == asked["token"]
+        own = bool(at.grants) and at.token == asked["token"]
         if request.known and own != (request.answer == "ours"):
             return None
         outcome, runs = asked["outcome"], at.runs

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.child import Child
 from tests.support.commands import import_path
 from tests.support.crowd import wrong_clock
+from tests.torture.beats import EVERY, Beats
 from tests.torture.body import make_table
 from tests.torture.client import Orders
 from tests.torture.journal import FOLDER, Journal, gathered
@@ -32,6 +33,9 @@ TTL = 1.0
 DRAIN = 90.0
 """Seconds that only bound a failure: deferred runs come back one after the other."""
 
+TICK_LATENESS = 10.0
+"""Seconds for which a due time may wait: replicas may be stopped, or away from the store."""
+
 LOOK = 2.0
 """Seconds between two looks of a judge that does not wait for the end."""
 
@@ -50,6 +54,8 @@ class Setting:
     frameworks: tuple[str, ...] = ()
     """`celery` and `dramatiq`: their workers and publishers, beside plain clients."""
     broker: str = "redis"
+    beats: bool = False
+    """Three replicas of one beat as well."""
     environment: dict[str, str] = field(default_factory=dict)
     until_wrong: bool = False
     """Judge while it runs, and end as soon as anything is wrong."""
@@ -65,7 +71,7 @@ class Result:
     deeds: Counter[str]
     folder: Path
     took: float = 0.0
-    """Seconds until something wrong was found, where it was looked for while it ran."""
+    """Seconds until something wrong was found, if it was looked for while it ran; else all of them."""
 
     def counts(self) -> dict[str, int]:
         """Return the numbers for the table."""
@@ -113,8 +119,10 @@ def torture(setting: Setting, folder: Path, say: Callable[[str], None] = lambda 
         ]
         children = [client(setting, target, folder, number, clocks) for number in range(setting.clients)]
         stack.callback(lambda: [child.kill() for child in children])
+        beats = stack.enter_context(Beats(target, folder, setting.environment)) if setting.beats else None
+        replicas = beats.replicas if beats else []
         workers = [worker for one in messages for worker in one.workers]
-        nemesis = Nemesis(deeds, [*children, *workers], target, clocks, journal)
+        nemesis = Nemesis(deeds, [*children, *workers, *replicas], target, clocks, journal)
         nemesis.start()
         stack.callback(nemesis.stop)
         found = _until_wrong(setting, folder) if setting.until_wrong else time.sleep(setting.seconds)
@@ -128,10 +136,12 @@ def torture(setting: Setting, folder: Path, say: Callable[[str], None] = lambda 
         time.sleep(setting.ttl)
         (folder / "over").touch()
         _wait(children, 3 * setting.ttl + 5)
+        if beats:
+            beats.note(journal)
         lossy = setting.frameworks and setting.broker == "redis"
         journal.write("about", broker_may_lose=nemesis.kills_of(workers) if lossy else 0)
     history = gathered(folder)
-    return Result(setting, history, judge(history), Counter(nemesis.done), folder)
+    return Result(setting, history, judge(history), Counter(nemesis.done), folder, setting.seconds)
 
 
 def _until_wrong(setting: Setting, folder: Path) -> Result | None:
@@ -176,6 +186,8 @@ def _about(setting: Setting, target: Target, deeds: list[Deed]) -> dict[str, Any
         "seconds": setting.seconds,
         "ttl": setting.ttl,
         "lateness": target.lateness,
+        "every": EVERY if setting.beats else {},
+        "tick_lateness": TICK_LATENESS,
         "plan": [str(deed) for deed in deeds],
     }
 

@@ -39,6 +39,7 @@ RIGHT = {
         .ask("release", "a", 0.1, 0.4, "not ours")
         .grant("b", 0.2, 2)
     ),
+    "an end that is recorded by one who never claimed": Written().release("", 0, "not ours").grant("a", 1, 1),
     "a run that comes back": (
         Written()
         .grant("a", 0, 1, run_id="r")
