@@ -13,12 +13,15 @@ from singleflight.leases.breaker import Breaker
 from singleflight.leases.keeper import process_keeper
 from singleflight.leases.releasing import release_of
 from singleflight.stores.base import Claim, Waits
+from singleflight.stores.lining import Lined
 from singleflight.stores.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from singleflight.leases.calling import Calling
     from singleflight.stores.base import Store
+    from singleflight.stores.lining import Wait
 
 RETRACT = 60.0
 """Seconds for which a claim that got no answer is being taken back: an outage must not pile them up."""
@@ -40,16 +43,31 @@ class Request(NamedTuple):
     max_hold: float | None = None
     returning: bool = False
     """The run may have begun before: its window is not to be given back."""
+    call_no: int = 0
+    order: int = 0
+    """What its message says of its place in the line, see `singleflight.stores.lining.Arrival`."""
 
 
 class Leases:
     """Claims leases in one store and hands them to this process's keeper."""
 
-    def __init__(self, store: Store, notify: Notify | None = None) -> None:
-        """Use a store and, besides the log, its listeners."""
+    def __init__(self, store: Store, notify: Notify | None = None, calling: Calling | None = None) -> None:
+        """Use a store, its line if there is ``calling`` and, besides the log, its listeners."""
         self.store = store
         self.notify = notify or Notify()
+        self.calling = calling
         self.breaker = Breaker()
+        self.releasing = store if calling is None else calling.releasing
+        """The store, for those who release."""
+
+    @property
+    def lines(self) -> bool:
+        """Whether those who are refused wait in a line: not while a store that must be asked is away."""
+        calling = self.calling
+        try:
+            return calling is not None and self.breaker.ask(lambda: calling.lines)
+        except StoreUnavailable:
+            return False
 
     def claim(
         self,
@@ -69,19 +87,47 @@ class Leases:
         """
         if not anyway:
             self.breaker.pass_through()
+        return self._claim(request, None, on_lost, owner)[0]
+
+    def park(
+        self,
+        request: Request,
+        wait: Wait,
+        *,
+        on_lost: Callable[[Lease], None] | None = None,
+        owner: Callable[[], object] | None = None,
+    ) -> tuple[Lease | Busy, int]:
+        """Claim once more, and wait in the line if that is refused; also return the order in the line.
+
+        Raises:
+            StoreUnavailable, ConfigurationError: as `claim`.
+        """
+        self.breaker.pass_through()
+        return self._claim(request, wait, on_lost, owner)
+
+    def _claim(
+        self,
+        request: Request,
+        wait: Wait | None,
+        on_lost: Callable[[Lease], None] | None,
+        owner: Callable[[], object] | None,
+    ) -> tuple[Lease | Busy, int]:
         keeper, holder = process_keeper(), Holder.here(request.task)
         keeper.prepare()
         sent = keeper.clock()
         try:
-            answer = self.store.claim(_claim(request, holder))
+            answer, called, order = self._ask(_claim(request, holder), request, wait)
             self.breaker.answered()
             if isinstance(answer, Busy):
-                return answer
-            lease = Lease(keeper, answer, request, holder=holder, sent=sent)
-            keeper.hold(lease, self.store, self.notify, on_lost=on_lost, owner=owner)
-            kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
-            if self.notify.heeds(kind):
-                self.notify(about(request, kind, fence=answer.fence))
+                result: Lease | Busy = answer
+            else:
+                result = Lease(keeper, answer, request, holder=holder, sent=sent)
+                keeper.hold(result, self.releasing, self.notify, on_lost=on_lost, owner=owner)
+                kind = Kind.TOOK_OVER if answer.took_over else Kind.GRANTED
+                if self.notify.heeds(kind):
+                    self.notify(about(request, kind, fence=answer.fence))
+            if called and self.calling is not None:
+                self.calling.publish(called)
         except ConfigurationError:
             raise
         except StoreUnavailable as error:
@@ -92,7 +138,12 @@ class Leases:
         except BaseException:
             self._retract(request)
             raise
-        return lease
+        return result, order
+
+    def _ask(self, claim: Claim, request: Request, wait: Wait | None) -> Lined:
+        if self.calling is None or not self.calling.lines:
+            return Lined(self.store.claim(claim))
+        return self.calling.claim(claim, request.call_no, request.order, wait)
 
     def peek(self, request: Request) -> View:
         """Look at a key that is about to be claimed.
@@ -113,12 +164,12 @@ class Leases:
     def disown(self, request: Request, outcome: Outcome, *, grace: float = 0, began: bool = True) -> None:
         """Have the keeper release a lease for a process that cannot do it itself; returns at once."""
         release = release_of(request, outcome, grace=grace, began=began)
-        process_keeper().send(release, self.store, timeout=request.ttl)
+        process_keeper().send(release, self.releasing, timeout=request.ttl)
 
     def _retract(self, request: Request) -> None:
         """Take back a claim whose answer nobody heard: it may have been granted all the same."""
         release = release_of(request, Outcome.REQUEUED, began=request.returning)
-        process_keeper().send(release, self.store, timeout=min(request.ttl, RETRACT))
+        process_keeper().send(release, self.releasing, timeout=min(request.ttl, RETRACT))
 
     def tell(self, kind: Kind, request: Request, busy: Busy, *, delay: float | None = None) -> None:
         """Report what became of a refused claim."""

@@ -83,6 +83,11 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The message is kept in the line of its key, and will be published again when that is free."""
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """The run ends as a duplicate."""
 
@@ -113,7 +118,7 @@ class Unavailable:
     leaves: Release | None = None
 
 
-Ending = Later | Skipped | Refused | Dropped | Unavailable
+Ending = Later | Parked | Skipped | Refused | Dropped | Unavailable
 Fate = Run | Answer | Ending
 
 
@@ -153,6 +158,14 @@ class Adapter(Protocol):
     def countable(self, delay: float) -> float:
         """Return a delay as the broker will count it."""
         return delay
+
+    def message(self, carried: Carried) -> bytes | None:
+        """Return the message as it came, but with ``carried`` in it; None if it can be kept nowhere.
+
+        For `singleflight.leases.calling.Calling`, which hands it to the framework when it is to be published.
+        """
+        del carried
+        return None
 
     def abort(self) -> Abort:
         """Return what interrupts a body, about to run in this thread, whose lease is lost."""

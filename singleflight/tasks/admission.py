@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from singleflight.errors import StoreUnavailable
@@ -15,11 +15,14 @@ from singleflight.lease import Busy, Reason
 from singleflight.log import logger
 from singleflight.policy import UNSET
 from singleflight.printable import printable
+from singleflight.stores.lining import MAX_MESSAGE, Wait
+from singleflight.stores.lining import Kind as Waiting
 from singleflight.tasks.adapter import (
     Answer,
     Dropped,
     Later,
     Nothing,
+    Parked,
     Refused,
     Returned,
     Run,
@@ -30,6 +33,7 @@ from singleflight.tasks.decisions import (
     CROWD,
     OUTAGE,
     SHORTEST_DEFERRAL,
+    SLOT_MARGIN,
     Defer,
     Drop,
     Refuse,
@@ -40,6 +44,8 @@ from singleflight.tasks.decisions import (
 )
 
 if TYPE_CHECKING:
+    from singleflight.lease import Lease
+    from singleflight.leases.abort import Abort
     from singleflight.leases.claiming import Leases, Request
     from singleflight.policy import Policy
     from singleflight.stores.base import Release
@@ -72,7 +78,7 @@ class Admission:
         Raises:
             ConfigurationError: if the store can never answer.
         """
-        abort = self.adapter.abort() if self.policy.on_lost == "abort" else None
+        abort = self._abort()
         try:
             met = self._met()
             if met is not None:
@@ -80,17 +86,23 @@ class Admission:
             answer = self.leases.claim(self.request, on_lost=abort, owner=self.adapter.owner)
         except StoreUnavailable as error:
             return self._without_store(error)
-        if isinstance(answer, Busy):
-            if self.observing:
-                self.leases.tell(Kind.OBSERVED, self.request, answer)
-                return Run()
-            return self._refused(answer)
-        answer.began = self.delivery.must_run
+        if not isinstance(answer, Busy):
+            return self._granted(answer, abort)
+        if self.observing:
+            self.leases.tell(Kind.OBSERVED, self.request, answer)
+            return Run()
+        return self._refused(answer)
+
+    def _abort(self) -> Abort | None:
+        return self.adapter.abort() if self.policy.on_lost == "abort" else None
+
+    def _granted(self, lease: Lease, abort: Abort | None) -> Answer | Run:
+        lease.began = self.delivery.must_run
         result = self._result_after_all()
         if result is not None:
-            return Answer(result, answer)
+            return Answer(result, lease)
         carried = self.delivery.carried
-        return Run(answer, abort, carried.started() if carried.deferrals else None)
+        return Run(lease, abort, carried.started() if carried.deferrals else None)
 
     @property
     def _joins(self) -> bool:
@@ -144,14 +156,17 @@ class Admission:
         return None if isinstance(result, Nothing) else result
 
     def _refused(self, busy: Busy) -> Fate:
-        step, carried = self._step(busy)
         tell = self.leases.tell
+        if busy.reason is Reason.ENDING:
+            tell(Kind.SKIPPED, self.request, busy)
+            return Skipped("dropped while it waited", leaves=self.delivery.leaving(self.request.key))
+        step, carried = self._step(busy)
         match step:
             case Drop():
                 tell(Kind.DROPPED, self.request, busy)
                 return Dropped()
             case Defer(delay):
-                return self._later(busy, self.adapter.countable(delay), carried)
+                return self._wait(busy, self.adapter.countable(delay), carried)
             case Refuse():
                 tell(Kind.REFUSED, self.request, busy)
                 return Refused(busy, self._leaves(busy))
@@ -167,7 +182,9 @@ class Admission:
         delivery, carried, longest = self.delivery, self.delivery.carried, self.adapter.longest_deferral
         must_run = delivery.must_run or delivery.parent_id == message_id_of(busy.run_id)
         age = math.inf if busy.since is None else time.time() - busy.since
-        waiter = Waiter(delivery.run_id, carried.deferrals, carried.waited, must_run, age, longest)
+        waiter = Waiter(
+            delivery.run_id, carried.deferrals, carried.waited, must_run, age, longest, carried.order > 0
+        )
         step = next_step(busy, self.policy, waiter, random.random())  # noqa: S311 - spreads waiters
         joins = not (must_run or busy.resumed) and busy.reason in _JOINED and self._joins
         # Its release follows its result at once. Where it does not, the result is an old one of the same id.
@@ -182,8 +199,33 @@ class Admission:
         met = busy.ahead if joins else None
         return step, carried.deferred(must_run=must_run or busy.resumed, joins=met)
 
+    def _wait(self, busy: Busy, delay: float, carried: Carried) -> Fate:
+        """Let a refused run wait: in the line of its key if there is one, or else by countdown."""
+        if not self.leases.lines:
+            return self._later(busy, delay, carried)
+        message = self.adapter.message(carried) or b""
+        if 0 < len(message) <= MAX_MESSAGE and not carried.joins and self.leases.calling is not None:
+            wait = Wait(Waiting.PARKED, self.leases.calling.home, message)
+        else:
+            wait = Wait(Waiting.COUNTING, life_ms=round((delay + SLOT_MARGIN) * 1000))
+        # Its slot tells others that it waits, for as long as its message may be on its way.
+        request = self.request
+        request = request._replace(wait=self.leases.store.remember) if request.wait else request
+        abort = self._abort()
+        try:
+            answer, order = self.leases.park(request, wait, on_lost=abort, owner=self.adapter.owner)
+        except StoreUnavailable:
+            return self._later(busy, delay, carried)
+        if not isinstance(answer, Busy):
+            return self._granted(answer, abort)
+        if answer.reason in (Reason.FINISHED, Reason.ENDING):
+            return self._refused(answer)
+        if wait.kind is Waiting.COUNTING:
+            return self._later(answer, delay, replace(carried, order=order))
+        self.leases.tell(Kind.DEFERRED, request, answer)
+        return Parked()
+
     def _later(self, busy: Busy, delay: float, carried: Carried) -> Later:
-        """Let a refused run wait: the one place where that is decided."""
         self.leases.tell(Kind.DEFERRED, self.request, busy, delay=delay)
         deferrals = self.delivery.carried.deferrals
         if deferrals and deferrals % CROWD == 0:
@@ -198,8 +240,9 @@ class Admission:
         return skipped if result is UNSET else Answer(Returned(result), leaves=skipped.leaves)
 
     def _leaves(self, busy: Busy | None = None) -> Release | None:
-        """Return what ends the waiting of a run whose publisher has asked for the slot, or is about to."""
-        asked = self.delivery.carried.slot == self.request.key
+        """Return what ends the waiting of a run that stands in the line, or has the slot or is to have it."""
+        carried = self.delivery.carried
+        asked = carried.slot == self.request.key or carried.order > 0
         waits = busy is not None and busy.waiting == self.delivery.run_id
         return self.delivery.leaving(self.request.key) if asked or waits else None
 

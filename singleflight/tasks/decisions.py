@@ -48,6 +48,8 @@ class Waiter:
     """Seconds since the run in the way started, if known."""
     longest: float = LONGEST_DEFERRAL
     """Seconds that its broker lets it stay away."""
+    in_line: bool = False
+    """It comes from a line: if one may wait, it is that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def next_step(busy: Busy, policy: Policy, waiter: Waiter, jitter: float) -> Step
     if busy.reason is Reason.SAME_RUN or busy.resumed or waiter.must_run:
         return wait
     one_waits, all_wait = policy.one_waits, policy.on_conflict in ("defer", "join")
-    if not (busy.waiting == waiter.run_id if one_waits else all_wait):
+    if not (busy.waiting == waiter.run_id or waiter.in_line if one_waits else all_wait):
         return Refuse() if policy.on_conflict == "raise" else Skip()
     if policy.give_up_after is not None and waiter.waited >= policy.give_up_after:
         return Skip(gave_up=True)

@@ -49,8 +49,16 @@ class Delivery:
         """Return what ends its run, which waits for a key, without its body having run."""
         return Release(key, self.run_id, self.attempt, self.token, Outcome.CANCELLED)
 
-    def request(self, rule: KeyRule, policy: Policy, *, observing: bool) -> Request | None:
+    def request(
+        self, rule: KeyRule, policy: Policy, *, observing: bool, lines: bool = False
+    ) -> Request | None:
         """Return what it asks the store for; None if its arguments do not fit the task.
+
+        Args:
+            rule: how calls of its task become keys.
+            policy: what holds for it.
+            observing: whether everything runs.
+            lines: whether those who are refused wait in a line, where nobody needs a reservation.
 
         Raises:
             ConfigurationError: if they can make no key, unless ``observing``.
@@ -64,7 +72,7 @@ class Delivery:
         # A run that joins, or is about to be skipped after an outage of the store, needs no slot of its own:
         # its reservation would only keep others out.
         may_go_first = must_run or policy.one_waits or policy.on_conflict == "defer"
-        goes_first = carried.goes_first and may_go_first and carried.joins is None
+        goes_first = not lines and carried.goes_first and may_go_first and carried.joins is None
         waits = policy.one_waits or goes_first or (policy.at_publish and must_run)
         return Request(
             key=key,
@@ -79,4 +87,6 @@ class Delivery:
             max_hold=policy.max_hold,
             # Of a body that runs without an answer from the store nobody can say that it never began.
             returning=must_run or policy.on_store_error == "run",
+            call_no=carried.call_no,
+            order=carried.order,
         )

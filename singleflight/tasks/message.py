@@ -28,8 +28,10 @@ MAX_RUN = 255
 MOST_DEFERRALS = 1_000_000
 LATEST = 1e11
 """Epoch seconds, in the year 5138."""
+HIGHEST = 1 << 53
+"""Above every number of a line."""
 
-FIELDS = ("for", "options", "deferrals", "since", "must_run", "slot", "joins", "mark")
+FIELDS = ("for", "options", "deferrals", "since", "must_run", "slot", "joins", "mark", "call_no", "order")
 
 MOST_TOLD = 200
 _told: set[tuple[str, str]] = set()
@@ -52,6 +54,10 @@ class Carried:
     """The run that this one has met, and whose result it takes over."""
     mark: str | None = None
     """Which publish of its id the message is; None if that id is nobody else's."""
+    call_no: int = 0
+    """The call that the message comes by, if it comes from a line; see `singleflight.stores.lining`."""
+    order: int = 0
+    """The order of its run in the line; 0 if that has never waited in one."""
 
     @classmethod
     def read(cls, header: object, message_id: str, task: str) -> Carried:
@@ -76,6 +82,8 @@ class Carried:
             fields.read("slot", partial(_text, longest=MAX_KEY)),
             fields.read("joins", partial(_text, longest=MAX_RUN + 1 + LENGTH)),
             fields.read("mark", _mark),
+            fields.read("call_no", _number) or 0,
+            fields.read("order", _number) or 0,
         )
         fields.tell()
         return carried
@@ -108,6 +116,10 @@ class Carried:
             header["joins"] = self.joins
         if self.mark is not None:
             header["mark"] = self.mark
+        if self.call_no:
+            header["call_no"] = self.call_no
+        if self.order:
+            header["order"] = self.order
         return header
 
     def deferred(self, *, must_run: bool, joins: str | None = None) -> Carried:
@@ -118,11 +130,12 @@ class Carried:
             since=self.since or time.time(),
             must_run=self.must_run or must_run,
             joins=joins or self.joins,
+            call_no=0,
         )
 
     def started(self) -> Carried:
-        """Return what a retry of this run carries: it has not waited yet."""
-        return replace(self, deferrals=0, since=None, must_run=False, joins=None)
+        """Return what a retry of this run carries: it has not waited yet, and arrives behind those who do."""
+        return replace(self, deferrals=0, since=None, must_run=False, joins=None, call_no=0, order=0)
 
     @property
     def goes_first(self) -> bool:
@@ -212,6 +225,11 @@ def _options(value: object, task: str) -> Singleton | Literal[False] | None:
 
 def _deferrals(value: object) -> int | None:
     return min(counted(value), MOST_DEFERRALS) or None
+
+
+def _number(value: object) -> int | None:
+    number = counted(value)
+    return number if 0 < number < HIGHEST else None
 
 
 def _true(value: object) -> bool | None:
