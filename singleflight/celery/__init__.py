@@ -12,7 +12,7 @@ if find_spec("celery") is None:
 
 from celery.signals import task_failure, task_postrun, worker_init
 
-from singleflight.celery import checks, gate
+from singleflight.celery import checks, gate, sweeping
 from singleflight.celery import uninstalled as uninstalled  # its receivers
 from singleflight.celery.errors import Skipped
 from singleflight.celery.peeking import apeek, peek
@@ -45,6 +45,7 @@ def install(
     listeners: Iterable[Callable[[Event], None]] | None = None,
     log_levels: Mapping[str, str | int] | None = None,
     eager: bool | None = None,
+    waiting: Literal["auto", "line", "countdown"] | None = None,
 ) -> None:
     """Let an app's tasks be singletons, whether they are declared before or after; the last call counts.
 
@@ -64,6 +65,9 @@ def install(
         log_levels: the levels of log lines that are not to have their usual one, by kind of event:
             ``{"skipped": "WARNING"}``.
         eager: take leases in eager runs too, built in False.
+        waiting: how runs wait that are refused and must run: ``"line"``, in the store, from where the next
+            one is sent on as soon as the key is free; ``"countdown"`` (built in), by coming back later; or
+            ``"auto"``: in the line if the store is the broker's own server, or SQL.
 
     Raises:
         ConfigurationError: if a task is already declared with options that cannot be.
@@ -77,6 +81,7 @@ def install(
         "listeners": None if listeners is None else tuple(listeners),
         "log_levels": log_levels,
         "eager": eager,
+        "waiting": waiting,
     }
     first = not hasattr(app, "singleflight")
     app.singleflight = Runtime(app, store, given)
@@ -86,6 +91,7 @@ def install(
         watch_sending(app)
         app.on_after_finalize.connect(_look_again, weak=False)
         app.steps["worker"].add(checks.SetUp)
+        app.steps["worker"].add(sweeping.Sweeping)
 
 
 def _look_again(sender: Any = None, **_: Any) -> None:

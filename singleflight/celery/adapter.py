@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from singleflight.celery import endings, joining
+from singleflight.celery import endings, joining, line
 from singleflight.celery.abort import Abort
 from singleflight.celery.state import state_of
 from singleflight.tasks.adapter import Adapter
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from singleflight.celery.runtime import Runtime
     from singleflight.tasks.adapter import Nothing, Result
+    from singleflight.tasks.message import Carried
 
 
 class CeleryAdapter(Adapter):
     """One delivery at a worker, or one eager run."""
 
-    def __init__(self, runtime: Runtime, task: Task) -> None:
-        self._runtime, self._task = runtime, task
+    def __init__(self, runtime: Runtime, task: Task, run_id: str) -> None:
+        self._runtime, self._task, self._run_id = runtime, task, run_id
 
     @property
     def owner(self) -> Callable[[], object]:
@@ -49,6 +50,10 @@ class CeleryAdapter(Adapter):
     def countable(self, delay: float) -> float:
         """See `Adapter.countable`."""
         return endings.countable(self._task, delay)
+
+    def message(self, carried: Carried) -> bytes | None:
+        """See `Adapter.message`."""
+        return line.message_of(self._task, self._run_id, carried)
 
     def result_of(self, run_id: str) -> Result | Nothing | None:
         """See `Adapter.result_of`."""

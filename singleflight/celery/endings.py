@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +14,7 @@ from kombu.serialization import registry
 from singleflight.celery import marks
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
+from singleflight.celery.line import BROKERS, has_quorum_queues, quorum_queue
 from singleflight.celery.state import arrival_of, state_of
 from singleflight.errors import StoreUnavailable
 from singleflight.identity import message_id_of
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 PUBLISH_TRIES = 5
 """How often a deferral of an early-acknowledged message is tried, with pauses of 1, 2, 4, 8 s between."""
-
-BROKERS = re.compile(r"redelivered$|x-(first-|last-)?death")
-"""What the broker says of a delivery. Celery's Context collects it among the custom headers, and if RabbitMQ
-meets its own history again, it takes the next delay for a circle and keeps the message for good."""
-
-DELAY = re.compile(r"^(?:[01]\.){28}")
-"""What a delay by RabbitMQ leaves before a routing key."""
 
 
 def skip(task: Task, why: str, *, has_result: bool) -> NoReturn:
@@ -58,6 +51,11 @@ def skip(task: Task, why: str, *, has_result: bool) -> NoReturn:
 def drop() -> NoReturn:
     """End a late copy of a run that has ended: acknowledged, and nothing else is touched."""
     raise Ended(DROPPED)
+
+
+def parked() -> NoReturn:
+    """End a delivery whose message waits in the line."""
+    raise Ended(DEFERRED, "in line")
 
 
 def defer(task: Task, run_id: str, carried: Carried, delay: float) -> NoReturn:
@@ -88,8 +86,8 @@ def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> N
     headers = {name: value for name, value in (request.headers or {}).items() if not BROKERS.match(name)}
     headers[HEADER] = carried.write(run_id, task.name)
     options: dict[str, Any] = {"countdown": delay, "headers": headers}
-    if _has_quorum_queues(task):
-        options.update(countdown=int(delay), queue=_quorum_queue(task))
+    if has_quorum_queues(task):
+        options.update(countdown=int(delay), queue=quorum_queue(task))
     arrival = arrival_of(request.properties)
     content_type = None if arrival is None else arrival.content_type
     if content_type in registry.type_to_name:
@@ -111,22 +109,7 @@ def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> N
 
 def countable(task: Task, delay: float) -> float:
     """Return a delay as the broker counts it: RabbitMQ's own are of whole seconds."""
-    return float(math.ceil(delay)) if _has_quorum_queues(task) else delay
-
-
-def _has_quorum_queues(task: Task) -> bool:
-    """Say whether Celery hands delayed messages to RabbitMQ."""
-    queues = task.app.amqp.queues.values()
-    return any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues)
-
-
-def _quorum_queue(task: Task) -> str | None:
-    """Return the queue that a run must come back to: of a delayed message Celery would take the default."""
-    consumed = task.app.amqp.queues.consume_from
-    if len(consumed) == 1:
-        return str(next(iter(consumed)))
-    key = DELAY.sub("", (task.request.delivery_info or {}).get("routing_key") or "")
-    return next((name for name, queue in consumed.items() if key in (queue.routing_key, name)), None)
+    return float(math.ceil(delay)) if has_quorum_queues(task) else delay
 
 
 def ignores_result(task: Task) -> bool:

@@ -18,7 +18,7 @@ from singleflight.celery.delivery import HEADER, may_come_back, read
 from singleflight.celery.state import State, arrival_of, known_state, state_of
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.lease import Lease, Outcome
-from singleflight.tasks.adapter import Answer, Dropped, Later, Refused, Run, Skipped, Unavailable
+from singleflight.tasks.adapter import Answer, Dropped, Later, Parked, Refused, Run, Skipped, Unavailable
 from singleflight.tasks.admission import Admission
 from singleflight.tasks.decisions import SLOT_MARGIN
 from singleflight.tasks.message import id_of
@@ -60,7 +60,8 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
     if policy is None or request is None:
         before()
         return body()
-    adapter, observing = CeleryAdapter(runtime, task), runtime.enabled == "observe"
+    adapter = CeleryAdapter(runtime, task, delivery.run_id)
+    observing = runtime.enabled == "observe"
     fate = Admission(adapter, runtime.leases, policy, delivery, request, observing).decide()
     match fate:
         case Run():
@@ -75,7 +76,7 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
 
 def _end(fate: Ending, task: Task, delivery: Delivery) -> NoReturn:
     ours = state_of(task.request)
-    ours.leaves = None if isinstance(fate, Dropped | Later) else fate.leaves
+    ours.leaves = None if isinstance(fate, Dropped | Later | Parked) else fate.leaves
     match fate:
         case Later(delay, carried, leaves):
             try:
@@ -83,6 +84,8 @@ def _end(fate: Ending, task: Task, delivery: Delivery) -> NoReturn:
             except StoreUnavailable:
                 ours.leaves = leaves  # it fails, and will not come back
                 raise
+        case Parked():
+            endings.parked()
         case Skipped(why, has_result):
             endings.skip(task, why, has_result=has_result)
         case Refused(busy):

@@ -55,7 +55,14 @@ class SingletonRequest(Behind):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Mint the delivery's token; pool process and main process share it through the properties."""
         super().__init__(*args, **kwargs)
-        self._singleflight_arrival = Arrival(id_of(self.id), new_token(), self._content_type)
+        self._singleflight_arrival = Arrival(
+            id_of(self.id),
+            new_token(),
+            self._content_type,
+            self.content_encoding,
+            _bytes(self.body) if self._content_type else None,
+            self.message.headers if self._content_type else {},
+        )
         properties = mapping(self._request_dict.get("properties"))
         self._request_dict["properties"] = {**properties, PROPERTY: self._singleflight_arrival}
         self._singleflight_requeued = False
@@ -146,7 +153,8 @@ class SingletonRequest(Behind):
             return
         delivery, request = self._singleflight_asked()
         runtime, end = self.task.singleflight, monotonic() + LEAVE
-        keys = {request.key} if request is not None and request.wait else set()
+        waits = request is not None and (request.wait or request.order)
+        keys = {request.key} if request is not None and waits else set()
         if delivery.carried.slot is not None and runtime.is_own(self.task, delivery.carried.slot):
             keys.add(delivery.carried.slot)
         for key in keys:
@@ -158,6 +166,12 @@ class SingletonRequest(Behind):
         delivery = read(self._request_dict, self.task.name, self._singleflight_arrival)
         policy = runtime.policy(self.task, delivery)
         return delivery, None if policy is None else runtime.request(self.task, policy, delivery)
+
+
+def _bytes(body: Any) -> bytes | None:
+    if isinstance(body, bytes):
+        return body  # the very same, see `Arrival.body`
+    return body.encode() if isinstance(body, str) else None
 
 
 _background = Lanes("singleflight-slots")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from singleflight.api import PREFIX
-from singleflight.celery import joining, settings
+from singleflight.celery import joining, line, settings
 from singleflight.celery.delivery import option_of
 from singleflight.celery.signals import sending
 from singleflight.errors import ConfigurationError
 from singleflight.events import Notify, levels_of
 from singleflight.key_rules import rule_of
 from singleflight.keys import stem
+from singleflight.leases.calling import Calling
 from singleflight.leases.claiming import Leases
 from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
@@ -136,7 +137,7 @@ class Runtime:
     @cached_property
     def slots(self) -> Slots:
         """The waiting slots, as publishers ask for them."""
-        return Slots(self.leases.store, self.leases.notify, self.leases.breaker)
+        return Slots(self.leases.releasing, self.leases.notify, self.leases.breaker)
 
     def leave(self, release: Release, *, ended: bool = False, until: float = 0.0) -> None:
         """See `singleflight.tasks.publishing.leave`."""
@@ -166,7 +167,14 @@ class Runtime:
 
     def open_leases(self, *, remember: float | None = None) -> Leases:
         """Return leases in the app's store; ``remember`` goes before the setting if the store is a URL."""
-        return Leases(self._open(remember), self._notify())
+        store = self._open(remember)
+        return Leases(store, self._notify(), self._calling(store))
+
+    def _calling(self, store: Store) -> Calling | None:
+        named = self._store if self._store is not None else self.setting("url")
+        if not settings.waits_in_line(self.setting("waiting"), named, self.app.connection_for_write()):
+            return None
+        return Calling(store, line.home_of(self.app, self.prefix), partial(line.publish, self.app))
 
     def _notify(self) -> Notify:
         listeners = sending(self.app), *self.setting("listeners", ())
@@ -229,7 +237,8 @@ class Runtime:
     def request(self, task: Task, policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the task."""
         observing = self.enabled == "observe"
-        return delivery.request(key_rule(self.prefix, task, policy), policy, observing=observing)
+        lines = not observing and self.leases.lines
+        return delivery.request(key_rule(self.prefix, task, policy), policy, observing=observing, lines=lines)
 
 
 def key_rule(prefix: str, task: Task, policy: Policy) -> KeyRule:

@@ -8,12 +8,14 @@ nothing can make that JSON, YAML or msgpack carry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from singleflight.switch import Switch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery.app.task import Context
 
     from singleflight.lease import Lease
@@ -37,6 +39,11 @@ class Arrival:
     token: str
     content_type: str | None
     """How the message's body is written; a deferred one is written alike."""
+    content_encoding: str | None = None
+    body: bytes | None = field(default=None, repr=False)
+    """As it came, None of an older form; the pool gets the same bytes anyway, and pickles them once."""
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """As they came."""
 
 
 @dataclass(slots=True, eq=False)

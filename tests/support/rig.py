@@ -18,6 +18,7 @@ from singleflight.identity import message_id_of
 from singleflight.stores import open_store
 from singleflight.stores.base import INFINITE, Record
 from singleflight.stores.base import Run as Remembered
+from singleflight.stores.lining import Lining
 from singleflight.tasks.message import Carried
 from tests.integration import worker_app
 from tests.support.bodylog import VARIABLE, BodyLog, Run, of_key
@@ -177,6 +178,19 @@ class Rig:
         """Whether a run's lease is alive, by the store's word."""
         record = self.record_of(run)
         return message_id_of(record.run_id) == run and record.held and record.expires_ms > time.time() * 1000
+
+    def until_waiting(self, run: str) -> None:
+        """Wait until a run stands in a line."""
+        with closing(open_store(self.store.url)) as store:
+            assert isinstance(store, Lining)
+            until(
+                lambda: any(
+                    message_id_of(one.run_id) == run
+                    for key in self.records()
+                    for one in store.line_of(key, most=1000).shown
+                ),
+                what=f"{run} in line",
+            )
 
     def evict(self, run: str) -> None:
         """Take a run's lease away from it, as an operator may."""

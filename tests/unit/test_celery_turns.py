@@ -56,7 +56,8 @@ def refused(task: Any, delivery: Delivery, busy: Busy) -> Fate:
     store.busy = busy
     policy = runtime.policy(task, delivery)
     request = runtime.request(task, policy, delivery)
-    return Admission(CeleryAdapter(runtime, task), Leases(store), policy, delivery, request).decide()
+    adapter = CeleryAdapter(runtime, task, delivery.run_id)
+    return Admission(adapter, Leases(store), policy, delivery, request).decide()
 
 
 @pytest.mark.parametrize(
