@@ -106,7 +106,7 @@ class Client:
 
     def length(self, chance: random.Random) -> float:
         """Return how long a body works: mostly not long, sometimes longer than a ttl."""
-        return chance.choice([0.0, 0.05, 0.1, 0.3, self.orders.ttl * 1.5])
+        return chance.choice([0.0, 0.05, 0.1, 0.3, self.orders.ttl * 1.5, self.orders.ttl * 2.5])
 
 
 def pause(seconds: float) -> None:

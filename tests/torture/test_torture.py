@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SHORT = {
     "valkey": Setting(store="valkey", seconds=25, seed=1),
     "sqlite": Setting(store="sqlite", seconds=15, seed=2),
-    "both frameworks": Setting(
-        store="valkey", seconds=25, seed=3, clients=2, frameworks=("celery", "dramatiq")
+    "both frameworks and beats": Setting(
+        store="valkey", seconds=25, seed=3, clients=2, frameworks=("celery", "dramatiq"), beats=True
     ),
 }
 
