@@ -87,11 +87,13 @@ def _redis(target: Target) -> None:
 def _postgresql(target: Target) -> None:
     target.server = target._stack.enter_context(PostgresServer())
     target.behind(target.server.url)
+    target.timeout = 1.5  # a connection takes long on a busy machine
 
 
 def _mariadb(target: Target) -> None:
     target.server = target._stack.enter_context(MariaServer())
     target.behind(target.server.url)
+    target.timeout = 1.5  # a connection takes long on a busy machine
 
 
 def _sqlite(target: Target) -> None:
