@@ -17,8 +17,6 @@ from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skippe
 from singleflight.celery.line import BROKERS, has_quorum_queues, quorum_queue
 from singleflight.celery.state import arrival_of, state_of
 from singleflight.errors import StoreUnavailable
-from singleflight.identity import message_id_of
-from singleflight.tasks.message import id_of
 
 if TYPE_CHECKING:
     from celery import Task
@@ -94,9 +92,6 @@ def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> N
         options["serializer"] = registry.type_to_name[content_type]
     if "ignore_result" in request.__dict__:
         options["ignore_result"] = ignores_result(task)  # Celery before 5.7 would forget it
-    own = message_id_of(run_id)
-    if not isinstance(request.id, str) or id_of(request.id) != own:
-        options["task_id"] = own  # Celery lets a message's body replace the id that it came with
     signature = task.signature_from_request(request, **options)
     # send_task would otherwise make the run its own parent, and its own child.
     direct, request.called_directly = request.called_directly, True
