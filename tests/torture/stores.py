@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from singleflight.stores import open_store
 from singleflight.stores.optional import SetUp
@@ -66,12 +65,10 @@ class Target:
 
     def behind(self, url: str) -> None:
         """Lead to a server through proxies."""
-        parts = urlsplit(url)
-        assert parts.port is not None
         for _ in range(PROXIES):
-            proxy = self._stack.enter_context(FaultProxy(parts.port))
+            proxy = self._stack.enter_context(FaultProxy(self.server.port))
             self.proxies.append(proxy)
-            self.urls.append(url.replace(f":{parts.port}", f":{proxy.port}"))
+            self.urls.append(url.replace(f":{self.server.port}", f":{proxy.port}"))
 
 
 def _valkey(target: Target) -> None:
