@@ -21,6 +21,9 @@ from tests.torture import mutants
 from tests.torture.body import work
 from tests.torture.journal import Journal, recorded
 
+READY = "ready"
+"""What it prints when it has started, which takes long on a busy machine."""
+
 OUTCOMES = [*[Outcome.FINISHED] * 6, Outcome.FAILED, Outcome.RETRYING, Outcome.REQUEUED]
 
 
@@ -118,7 +121,9 @@ def main() -> None:
     """Do as told."""
     time.sleep = pause  # type: ignore[assignment] - libfaketime breaks the real one
     mutants.apply()
-    Client(Orders(**json.loads(sys.argv[1]))).run()
+    client = Client(Orders(**json.loads(sys.argv[1])))
+    print(READY, flush=True)
+    client.run()
 
 
 if __name__ == "__main__":

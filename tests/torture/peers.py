@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.torture.body import work
+from tests.torture.client import READY
 from tests.torture.journal import Journal
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def main() -> None:
         threading.Thread(target=_work, args=(attempt, journal, chance, float(longest)), daemon=True)
         for chance in chances
     ]
+    print(READY, flush=True)
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -14,7 +14,7 @@ from tests.support.commands import import_path
 from tests.support.crowd import wrong_clock
 from tests.torture.beats import EVERY, Beats
 from tests.torture.body import make_table
-from tests.torture.client import Orders
+from tests.torture.client import READY, Orders
 from tests.torture.journal import FOLDER, Journal, gathered
 from tests.torture.judge import Fault, judge
 from tests.torture.messages import Messages
@@ -123,6 +123,8 @@ def torture(setting: Setting, folder: Path, say: Callable[[str], None] = lambda 
         replicas = beats.replicas if beats else []
         workers = [worker for one in messages for worker in one.workers]
         nemesis = Nemesis(deeds, [*children, *workers, *replicas], target, clocks, journal)
+        for child in children:
+            child.wait_ready()
         nemesis.start()
         stack.callback(nemesis.stop)
         found = _until_wrong(setting, folder) if setting.until_wrong else time.sleep(setting.seconds)
@@ -174,7 +176,7 @@ def client(setting: Setting, target: Target, folder: Path, number: int, clocks: 
     return Child(
         [sys.executable, "-m", "tests.torture.client", orders.encode()],
         log=folder / f"client{number}.log",
-        ready="",
+        ready=READY,
         env=environment,
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.support.child import Child
 from tests.support.commands import import_path
 from tests.torture.body import make_table
+from tests.torture.client import READY
 from tests.torture.journal import Journal, gathered
 from tests.torture.judge import overlaps
 from tests.torture.nemesis import Nemesis, plan
@@ -30,7 +31,7 @@ FAULTS = ("kill", "stop", "hold")
 def versus(*, seconds: float, seed: int) -> None:
     """Print the table."""
     print("| library | load | deeds | bodies | overlaps | longest wait for a free key, s |")
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|", flush=True)
     for load, longest in LOADS.items():
         for name in PEERS:
             with tempfile.TemporaryDirectory(prefix="torture-peer-") as folder:
@@ -51,13 +52,15 @@ def _run(name: str, longest: float, seconds: float, seed: int, folder: Path) -> 
                     *(f"client{number}", seed, TTL, longest),
                 ],
                 log=folder / f"client{number}.log",
-                ready="",
+                ready=READY,
                 env=import_path(folder),
             )
             for number in range(CLIENTS)
         ]
         nemesis = Nemesis(plan(seed, seconds, FAULTS, TTL), children, target, folder / "clocks", journal)
         try:
+            for child in children:
+                child.wait_ready()
             nemesis.start()
             time.sleep(seconds)
             nemesis.stop()
