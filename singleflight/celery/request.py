@@ -55,13 +55,13 @@ class SingletonRequest(Behind):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Mint the delivery's token; pool process and main process share it through the properties."""
         super().__init__(*args, **kwargs)
-        self._singleflight_arrival = Arrival(
+        self._singleflight_arrival = Arrival.of(
             id_of(self.id),
             new_token(),
-            self._content_type,
-            self.content_encoding,
-            _bytes(self.body) if self._content_type else None,
-            self.message.headers if self._content_type else {},
+            content_type=self._content_type,
+            content_encoding=self.content_encoding,
+            body=_bytes(self.body) if self._content_type else None,
+            headers=self.message.headers if self._content_type else {},
         )
         properties = mapping(self._request_dict.get("properties"))
         self._request_dict["properties"] = {**properties, PROPERTY: self._singleflight_arrival}

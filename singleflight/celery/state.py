@@ -8,7 +8,7 @@ nothing can make that JSON, YAML or msgpack carry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singleflight.switch import Switch
@@ -31,19 +31,43 @@ A property, because a retry publishes again what it finds among the headers.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One delivery, as the worker's main process has received it."""
+class Arrival(str):
+    """One delivery, as the worker's main process has received it.
 
-    message_id: str
+    A text, the message's id, to everybody else: tasks return the properties of their request and signal
+    handlers log them, so that every serializer must be able to write what it finds there.
+    """
+
     token: str
     content_type: str | None
     """How the message's body is written; a deferred one is written alike."""
-    content_encoding: str | None = None
-    body: bytes | None = field(default=None, repr=False)
+    content_encoding: str | None
+    body: bytes | None
     """As it came, None of an older form; the pool gets the same bytes anyway, and pickles them once."""
-    headers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, Any]
     """As they came."""
+
+    @classmethod
+    def of(
+        cls,
+        message_id: str,
+        token: str,
+        *,
+        content_type: str | None,
+        content_encoding: str | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Arrival:
+        """Return what is known of a delivery."""
+        arrival = cls(message_id)
+        arrival.token, arrival.content_type, arrival.content_encoding = token, content_type, content_encoding
+        arrival.body, arrival.headers = body, headers or {}
+        return arrival
+
+    @property
+    def message_id(self) -> str:
+        """The id that the message came with."""
+        return str(self)
 
 
 @dataclass(slots=True, eq=False)

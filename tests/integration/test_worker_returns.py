@@ -45,6 +45,15 @@ def test_a_retry_runs_although_the_body_that_published_it_returned(rig: Rig, how
     assert not rig.said(f"{result.id} dropped")
 
 
+def test_a_task_can_return_what_its_request_says(rig: Rig) -> None:
+    """Tasks return headers and properties, and handlers log them as JSON: nothing of ours hinders that."""
+    options = {**LONG, "app_id": "1234", "headers": {"tenant": "a"}}
+    told = rig.send("probe", "request", options, then="return-request").get(timeout=30)
+
+    assert told["properties"]["app_id"] == "1234"
+    assert told["headers"]["tenant"] == "a"
+
+
 def test_an_ignored_run_frees_its_key(rig: Rig) -> None:
     """Ignore ends a delivery without a result; the key is free and the next run starts."""
     ignored = rig.send("probe", "ignore", LONG, then="ignore")

@@ -211,6 +211,9 @@ ENDINGS: dict[str, Callable[[Task, str], Any]] = {
     "nested": nested,
     "apply": lambda task, key: task.apply((key,)).result,
     "call-probe": lambda task, key: (task.app.tasks["probe"](key), task.app.tasks["probe"].run(key)),
+    "return-request": lambda task, _: {
+        name: getattr(task.request, name) for name in ("headers", "properties", "delivery_info", "origin")
+    },
     "apply-probe": lambda task, key: task.app.tasks["probe"].apply((key,)).result,
     "child": lambda task, key: task.apply_async((key,)).id,
 }
