@@ -18,7 +18,12 @@ from demo.children import Child, Children
 if TYPE_CHECKING:
     from benchmarks.support.servers import Valkey
 
-VARIANTS = ("singleflight, defer", "lock and retry(countdown=1)", "redis-py Lock in the body")
+VARIANTS = (
+    "singleflight, in line",
+    "singleflight, by countdown",
+    "lock and retry(countdown=1)",
+    "redis-py Lock in the body",
+)
 BODY = 0.1
 """Seconds that each run takes."""
 

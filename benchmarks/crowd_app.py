@@ -34,7 +34,8 @@ if VARIANT.startswith("singleflight"):
     from singleflight import Singleton
     from singleflight.celery import install
 
-    install(app, os.environ["BENCH_STORE"])
+    waiting = "line" if VARIANT.endswith("in line") else "countdown"
+    install(app, os.environ["BENCH_STORE"], waiting=waiting)
     options = {"singleton": Singleton(on_conflict="defer")}
 
 

@@ -72,10 +72,7 @@ def publish(app: Celery, called: Called) -> None:
     """Publish a message of `message_of`, with what says that it was called; returns once it is confirmed."""
     kept = json.loads(called.message)
     kept["headers"][HEADER].update(call_no=called.call_no, order=called.order)
-    connection = app.connection_for_write()
-    if connection.transport_cls in AMQP:
-        connection.transport_options = {**connection.transport_options, "confirm_publish": True}
-    with producers[connection].acquire(block=True) as producer:
+    with _producers(app).acquire(block=True) as producer:
         producer.publish(
             b64decode(kept["body"]),
             exchange=kept["exchange"],
@@ -87,6 +84,15 @@ def publish(app: Celery, called: Called) -> None:
             retry_policy={"max_retries": 1, "interval_start": 0},
             **kept["properties"],
         )
+
+
+def _producers(app: Celery) -> Any:
+    """Return the app's own producers, or some that wait for confirmation where those do not."""
+    connection = app.pool.connection
+    if connection.transport_cls not in AMQP or connection.transport_options.get("confirm_publish"):
+        return app.producer_pool
+    options = {**connection.transport_options, "confirm_publish": True}
+    return producers[connection.clone(transport_options=options)]
 
 
 def home_of(app: Celery, prefix: str) -> str:

@@ -179,17 +179,17 @@ class Rig:
         record = self.record_of(run)
         return message_id_of(record.run_id) == run and record.held and record.expires_ms > time.time() * 1000
 
-    def until_waiting(self, run: str) -> None:
+    def until_waiting(self, result: AsyncResult) -> None:
         """Wait until a run stands in a line."""
         with closing(open_store(self.store.url)) as store:
             assert isinstance(store, Lining)
             until(
                 lambda: any(
-                    message_id_of(one.run_id) == run
+                    message_id_of(one.run_id) == result.id
                     for key in self.records()
                     for one in store.line_of(key, most=1000).shown
                 ),
-                what=f"{run} in line",
+                what=f"{result.id} in line",
             )
 
     def evict(self, run: str) -> None:
