@@ -13,6 +13,7 @@ Of Celery's private parts it uses two: ``_heap`` and ``_when``.
 from __future__ import annotations
 
 import heapq
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import celery
@@ -148,6 +149,9 @@ class SharedTicks(Scheduler):
         """Compare as the wrapped scheduler does, but no entry with itself: of 10,000, that is all but one."""
         if old_schedules is None or new_schedules is None:
             return super().schedules_equal(old_schedules, new_schedules)
+        same = map(is_, old_schedules.values(), new_schedules.values())
+        if len(old_schedules) == len(new_schedules) and all(same):
+            return super().schedules_equal({}, {})
         old = {name: entry for name, entry in old_schedules.items() if new_schedules.get(name) is not entry}
         new = {name: entry for name, entry in new_schedules.items() if old_schedules.get(name) is not entry}
         equal = super().schedules_equal(old, new)
