@@ -28,6 +28,9 @@ MAX_HOLDER = 3000
 
 MAX_TOKEN = 100
 
+MAX_HOME = 250
+"""Characters of a home; a database has room for them in an index."""
+
 LONGEST_MS = round(1.1 * LONGEST * 1000)
 """Milliseconds of the longest duration: the longest that an option may have, and what a store adds to it."""
 
@@ -80,7 +83,7 @@ def check_wait(wait: Wait) -> None:
     """
     if wait.kind in (Kind.PARKED, Kind.JOINING) and not (wait.home and wait.message):
         raise ConfigurationError(f"{wait.kind} without a home and a message: nobody could publish it")
-    _name("home", wait.home)
+    _name("home", wait.home, most=MAX_HOME)
     if "\n" in wait.home:
         raise ConfigurationError(f"home={printable(wait.home, 60)} is no single line")
     _number("message (its length)", len(wait.message), 0, MAX_MESSAGE)

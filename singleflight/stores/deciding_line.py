@@ -9,7 +9,7 @@ from singleflight.stores import line_rules
 from singleflight.stores.bounds import check_claim, check_place, check_release, check_wait
 from singleflight.stores.deciding import DecidingStore
 from singleflight.stores.line import NoLine
-from singleflight.stores.line_rules import Step
+from singleflight.stores.line_call import Step
 from singleflight.stores.lining import MAX_CALLED, MAX_CALLED_BYTES, Arrival, LineLook, Swept, Waiting
 
 if TYPE_CHECKING:

@@ -1,10 +1,13 @@
-"""A Redis store whose scripts go by a clock of the test's, not by the server's."""
+"""Stores that go by a clock of the test's, not by the server's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import literal
+
 from singleflight.stores.redis import RedisStore
+from singleflight.stores.sql import SqlStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,3 +22,14 @@ class ClockedRedisStore(RedisStore):
 
     def _test_clock(self) -> int:
         return round(self._clock() * 1_000_000)
+
+
+class ClockedSqlStore(SqlStore):
+    """A SQL store that goes by a clock of the test's, not by the database's."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float], **options: Any) -> None:
+        super().__init__(url, **options)
+        self._test_clock = clock
+
+    def _clock(self) -> Any:
+        return literal(round(self._test_clock() * 1_000_000))

@@ -10,7 +10,7 @@ import pytest
 
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
-from tests.stores.clocked import ClockedRedisStore
+from tests.stores.clocked import ClockedRedisStore, ClockedSqlStore
 from tests.stores.line_walks import CONFIGS, walk
 from tests.stores.line_world import REMEMBER, World
 
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 CHAOS = bool(os.environ.get("SINGLEFLIGHT_CHAOS"))
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", "valkey", "sqlite", "postgresql", "mariadb"])
 def clocked(request: pytest.FixtureRequest) -> Iterator[tuple[Any, FakeClock, int]]:
     """A store, its clock, and how many walks in all, shared by the configurations."""
     clock = FakeClock()
     store: Any
     if request.param == "memory":
         store, walks = MemoryStore(clock=clock, remember=REMEMBER), 500
-    else:
+    elif request.param == "valkey":
         server: ValkeyServer = request.getfixturevalue("valkey")
         store, walks = ClockedRedisStore(server.url, clock=clock, remember=REMEMBER, timeout=10), 50
+    else:
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        store, walks = ClockedSqlStore(url, clock=clock, remember=REMEMBER, timeout=10), 20
     yield store, clock, 10_000 if CHAOS else walks
     store.close()
 

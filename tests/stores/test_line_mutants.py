@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from singleflight.stores import line, line_rules, memory_line
+from singleflight.stores import line, line_call, line_rules, memory_line
 from singleflight.stores.lining import Kind, Standing
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock
@@ -61,7 +61,7 @@ def a_lower_attempt_replaces_a_higher(patch: Patch) -> None:
 
 def nothing_leaves_when_it_is_over(patch: Patch) -> None:
     """Entries of attempts that are done stay."""
-    patch.setattr(line_rules.Step, "remove", lambda *_: None)
+    patch.setattr(line_call.Step, "remove", lambda *_: None)
 
 
 def lives_never_end(patch: Patch) -> None:
@@ -73,14 +73,14 @@ def nobody_is_passed_over(patch: Patch) -> None:
     """A head that cannot be published is called for ever."""
     whole = line.settled
     patch.setattr(
-        *(line_rules, "settled"),
+        *(line_call, "settled"),
         lambda entry, now_ms: whole(replace(entry, in_hand=False, hailed=False), now_ms),
     )
 
 
 def only_some_homes_are_indexed(patch: Patch) -> None:
     """A key is looked at only for the home that came last to its line."""
-    whole = line_rules.touch
+    whole = line_call.touch
 
     def touch(step: Any, **options: Any) -> None:
         homes = step.record.homes
@@ -88,7 +88,7 @@ def only_some_homes_are_indexed(patch: Patch) -> None:
         whole(step, **options)
         step.record = replace(step.record, homes=homes)
 
-    patch.setattr(line_rules, "touch", touch)
+    patch.setattr(line_call, "touch", touch)
 
 
 def nobody_is_indexed(patch: Patch) -> None:
@@ -119,12 +119,13 @@ def nobody_looks_who_joins(patch: Patch) -> None:
         joins = after.kind is Kind.JOINING and not after.until_ms
         return replace(after, moment_ms=after.ends_ms) if joins else after
 
+    patch.setattr(line_call, "placed", placed)
     patch.setattr(line_rules, "placed", placed)
 
 
 def clocks_never_step(patch: Patch) -> None:
     """Moments stay in the future of a clock that was set back."""
-    patch.setattr(line_rules, "STEP_MS", 1 << 60)
+    patch.setattr(line_call, "STEP_MS", 1 << 60)
 
 
 def the_index_never_steps(patch: Patch) -> None:
@@ -140,7 +141,7 @@ def the_index_never_steps(patch: Patch) -> None:
 
 def _settle_with(patch: Patch, change: Callable[[Any], Any]) -> None:
     whole = line.settled
-    patch.setattr(line_rules, "settled", lambda entry, now_ms: whole(change(entry), now_ms))
+    patch.setattr(line_call, "settled", lambda entry, now_ms: whole(change(entry), now_ms))
 
 
 MUTANTS: dict[Callable[[Patch], None], list[str]] = {

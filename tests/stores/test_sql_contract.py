@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import create_engine, delete, literal
+from sqlalchemy import create_engine, delete
 
 from singleflight.stores.sql import SqlStore
 from singleflight.stores.sql.tables import leases
-from singleflight.testing import FakeClock, StoreContract
+from singleflight.testing import FakeClock, LineContract, StoreContract
+from tests.stores.clocked import ClockedSqlStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
-class ClockedSqlStore(SqlStore):
-    """A SQL store that goes by a clock of the test's, not by the database's."""
-
-    def __init__(self, url: str, *, clock: Callable[[], float], **options: Any) -> None:
-        super().__init__(url, **options)
-        self._test_clock = clock
-
-    def _clock(self) -> Any:
-        return literal(round(self._test_clock() * 1_000_000))
-
-
-class _OnSql(StoreContract):
+class _OnSql(StoreContract, LineContract):
     def lose(self, store: SqlStore, key: str) -> None:
         """Delete the row through a connection of the test's own."""
         engine = create_engine(store._url, isolation_level="AUTOCOMMIT")

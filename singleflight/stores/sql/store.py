@@ -6,10 +6,12 @@ The tables are in `singleflight.stores.sql.tables`. Every operation:
 3. writes the row if its ``revision`` is still the one that was read, or inserts it if there was none; if
    somebody else was faster, starts again at 1.
 
-Each statement commits by itself. No transaction and no lock stays open while this process thinks (it may be
-paused), no session matters, so a transaction pooler may stand between, and a transaction that the caller has
-open has nothing to do with it. A deadlock, a busy file or a broken connection starts again at 1 as well,
-until the time is up: if the write had arrived all the same, its token is recognised.
+Where somebody waits, rows of the line are read between 1 and 2, and written with 3 in one transaction; see
+`singleflight.stores.sql.line`. Else each statement commits by itself. No transaction and no lock stays open
+while this process decides (it may be paused), no session matters, so a transaction pooler may stand between,
+and a transaction that the caller has open has nothing to do with it. A deadlock, a busy file or a broken
+connection starts again at 1 as well, until the time is up: if the write had arrived all the same, its token
+is recognised.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from sqlalchemy import bindparam, delete, exc, func, literal_column, select
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import Outcome, monotonic
-from singleflight.stores import record as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_release
-from singleflight.stores.deciding import DecidingStore
+from singleflight.stores.deciding_line import DecidingLine
+from singleflight.stores.line import STEP_MS
+from singleflight.stores.line_rules import release as release_by_rule
+from singleflight.stores.sql import line as in_line
 from singleflight.stores.sql.errors import no_tables, passing, translated
 from singleflight.stores.sql.setup import instructions, make_tables
 from singleflight.stores.sql.tables import (
@@ -43,6 +47,7 @@ from singleflight.stores.sql.tables import (
     row_of,
     runs,
     schema,
+    waiting,
     write,
 )
 
@@ -54,12 +59,18 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, RowMapping
 
     from singleflight.stores.base import Record, Release, Renewal, Renewed
-    from singleflight.stores.deciding import Answer
+    from singleflight.stores.deciding_line import Answer
+    from singleflight.stores.line import Entry
+    from singleflight.stores.line_call import Step
+    from singleflight.stores.lining import Released
 
     Result = TypeVar("Result")
 
 HISTORY = 30 * 86400.0
 """Seconds for which the rows about ended runs are kept."""
+
+BEGINS = {"sqlite": "BEGIN IMMEDIATE", "mysql": "START TRANSACTION", "mariadb": "START TRANSACTION"}
+"""How a transaction begins where connections commit by themselves."""
 
 TIDY_EVERY = 60.0
 """Seconds between two looks of one process for rows whose life is over."""
@@ -71,7 +82,7 @@ PAGE = 500
 """How many keys are read at once when they are listed."""
 
 
-class SqlStore(DecidingStore):
+class SqlStore(DecidingLine):
     """A `Store` in a database; safe to use from any thread and on both sides of a fork.
 
     Args:
@@ -92,6 +103,7 @@ class SqlStore(DecidingStore):
         # By process: a child must neither use nor close its parent's connections, so they stay here.
         self._engines: dict[int, Engine] = {}
         self._checked = False
+        self._looked_ms = 0
         self._tidied = monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,6 +128,46 @@ class SqlStore(DecidingStore):
 
         return self._ask(key, work)
 
+    def change_line(
+        self, key: str, decide: Callable[[Record | None, in_line.SqlLine, int], tuple[Record | None, Answer]]
+    ) -> Answer:
+        """See `DecidingLine.change_line`."""
+
+        def work(connection: Connection) -> Answer:
+            row, now_us = self._find(connection, key)
+            line = in_line.SqlLine(connection, key)
+            changed, answer = decide(alive(row, now_us), line, now_us)
+            with self._transaction(connection):
+                if changed is not None:
+                    new = {**row_of(changed), "forget_ms": self.life_ends(changed, now_us)}
+                    write(connection, key, new, row["revision"] if row else None)
+                line.write()
+            return answer
+
+        return self._ask(key, work)
+
+    def read_line(self, key: str, most: int) -> tuple[int, Sequence[Entry], int]:
+        """See `DecidingLine.read_line`."""
+
+        def work(connection: Connection) -> tuple[int, Sequence[Entry], int]:
+            row, now_us = self._find(connection, key)
+            shown = in_line.SqlLine(connection, key).listed(most)
+            return row["waiting"] if row else 0, shown, now_us // 1000
+
+        return self._ask(key, work)
+
+    def due_keys(self, homes: Sequence[str], most: int) -> tuple[list[str], int | None]:
+        """See `DecidingLine.due_keys`."""
+
+        def work(connection: Connection) -> tuple[list[str], int | None]:
+            now_ms = connection.execute(select(self._clock())).scalar_one() // 1000
+            if now_ms < self._looked_ms - STEP_MS:
+                in_line.all_due(connection, homes)
+            self._looked_ms = now_ms
+            return in_line.due_keys(connection, homes, now_ms, most)
+
+        return self._ask(homes[0], work)
+
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`; one statement reads all rows, and each is written by its own."""
 
@@ -137,23 +189,23 @@ class SqlStore(DecidingStore):
         row, now_us = self._ask(key, lambda connection: self._find(connection, key))
         return alive(row, now_us), row["forget_ms"] if row else 0, now_us // 1000
 
-    def release(self, release: Release) -> bool:
-        """See `Store.release`; what ended becomes a row of ``singleflight_runs``."""
+    def release_in_line(self, release: Release, homes: Sequence[str]) -> Released:
+        """See `Lining.release_in_line`; what ended becomes a row of ``singleflight_runs``."""
         check_release(release)
         seen: list[dict[str, Any]] = []
 
-        def decide(found: Record | None, now_us: int) -> tuple[Record, bool]:
-            seen[:] = [ended_run(release, found, now_us // 1000)]
-            return rules.release(found, release, now_us // 1000)
+        def work(step: Step) -> tuple[Record | None, Released]:
+            seen[:] = [ended_run(release, step.found, step.now_ms)]
+            return release_by_rule(step, release)
 
-        ours = self.change(release.key, decide)
+        released = self._step(release.key, homes, work)
         if release.outcome is not Outcome.REQUEUED:
             # If this fails, the release is tried again as a whole, and finds itself done already.
             self._ask(release.key, lambda connection: insert_once(connection, seen[0]))
         if monotonic() > self._tidied + TIDY_EVERY:
             self._tidied = monotonic()
             self._ask(release.key, self._tidy)
-        return ours
+        return released
 
     def scan(self, prefix: str) -> Iterator[str]:
         """See `Listing.scan`."""
@@ -236,11 +288,30 @@ class SqlStore(DecidingStore):
             connection.execute(
                 delete(leases).where(leases.c.lease_key.in_(keys), leases.c.forget_ms <= now_ms)
             )
+            connection.execute(
+                delete(waiting).where(
+                    waiting.c.lease_key.in_(keys), waiting.c.lease_key.not_in(select(leases.c.lease_key))
+                )
+            )
             old = runs.c.ended < instant(now_ms - self.history * 1000)
             tokens = connection.execute(select(runs.c.token).where(old).limit(TIDY_AT_ONCE)).scalars().all()
             connection.execute(delete(runs).where(runs.c.token.in_(tokens), old))
             if len(keys) == TIDY_AT_ONCE:
                 self._tidied -= TIDY_EVERY
+
+    @contextmanager
+    def _transaction(self, connection: Connection) -> Iterator[None]:
+        """Write all that the block writes, or nothing."""
+        connection.exec_driver_sql(BEGINS.get(self._url.get_backend_name(), "BEGIN"))
+        try:
+            yield
+            connection.exec_driver_sql("COMMIT")
+        except exc.IntegrityError as error:
+            connection.exec_driver_sql("ROLLBACK")
+            raise OvertakenError from error
+        except OvertakenError:
+            connection.exec_driver_sql("ROLLBACK")
+            raise
 
     def _ask(self, key: str, work: Callable[[Connection], Result]) -> Result:
         """Do a piece of work; again, if somebody came between or the connection broke, until time is up."""

@@ -1,4 +1,4 @@
-"""The tables of the SQL store and how a row is written: one per lease, one per ended run, and the version.
+"""The tables of the SQL store and how a row is written: a row per lease, per run that waits, per ended run.
 
 All instants that decide anything are epoch milliseconds on the database's clock. Those that people read
 (``singleflight_runs``) are ISO texts in UTC: they sort, and no session's time zone changes them.
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Column,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -79,6 +80,30 @@ runs = Table(
     Column("ended", String(32), nullable=False),
     Column("outcome", String(16), nullable=False),
     Index("singleflight_runs_ended", "ended"),
+)
+
+waiting = Table(
+    "singleflight_waiting",
+    metadata,
+    Column("lease_key", _key, primary_key=True),
+    Column("run", String(64), primary_key=True),
+    Column("place", BigInteger, nullable=False),
+    Column("standing", String(8), nullable=False),
+    Column("begun", Boolean, nullable=False),
+    Column("moment_ms", BigInteger, nullable=False),
+    Column("entry", _text, nullable=False),
+    Column("message", LargeBinary().with_variant(mysql.MEDIUMBLOB, "mysql", "mariadb")),
+    Index("singleflight_waiting_standing", "lease_key", "standing", "begun", "place"),
+    Index("singleflight_waiting_moment", "lease_key", "moment_ms"),
+)
+
+moments = Table(
+    "singleflight_moments",
+    metadata,
+    Column("home", _key, primary_key=True),
+    Column("lease_key", _key, primary_key=True),
+    Column("moment_ms", BigInteger, nullable=False),
+    Index("singleflight_moments_next", "home", "moment_ms"),
 )
 
 schema = Table("singleflight_schema", metadata, Column("version", Integer, primary_key=True))
