@@ -13,10 +13,11 @@ from singleflight.lease import Granted, Outcome, Reason
 from singleflight.stores.base import Claim, Release
 from singleflight.stores.lining import MAX_CALLED, MAX_MESSAGE, Arrival, Kind, Lining, Standing, Wait
 from singleflight.testing.contract_base import LONG, Rules
-from singleflight.testing.contract_line_base import At, message_of
+from singleflight.testing.contract_line_base import At, message_of, turned
 
 if TYPE_CHECKING:
     from singleflight.stores.base import Store
+    from singleflight.testing.clock import FakeClock, RealClock
 
 
 class LineRules(Rules):
@@ -74,8 +75,11 @@ class LineRules(Rules):
         assert at.park("d").answer.reason is Reason.RESERVED  # type: ignore[union-attr]
         assert at.waiting == ["b", "d"]
 
-    def test_nobody_passes_by_a_plain_claim(self, store: Store, at: At, key: str) -> None:
+    def test_nobody_passes_by_a_plain_claim(
+        self, store: Store, at: At, key: str, clock: FakeClock | RealClock
+    ) -> None:
         """Somebody who knows nothing of lines stands behind all; what it frees is called by a sweep."""
+        turned(clock)  # a hail lasts two seconds
         at.granted("a")
         at.park("b")
         store.release(Release(key, "a", 0, "token-a-0", Outcome.FINISHED))
@@ -117,8 +121,11 @@ class LineRules(Rules):
         at.release("b")
         assert at.waiting == []
 
-    def test_a_parked_copy_outlives_the_delivery_that_is_granted(self, store: Store, at: At) -> None:
+    def test_a_parked_copy_outlives_the_delivery_that_is_granted(
+        self, store: Store, at: At, clock: FakeClock | RealClock
+    ) -> None:
         """The copy of a message parks, its first delivery is granted and dies: the copy is called."""
+        turned(clock)  # a hail lasts two seconds
         at.granted("a")
         at.park("b")
         at.release("a")
@@ -288,8 +295,9 @@ class LineRules(Rules):
         assert len(at.release("a")) == MAX_CALLED
         assert len(at.sweep()) == 4  # noqa: PLR2004 - the rest
 
-    def test_only_its_home_gets_a_message(self, at: At) -> None:
+    def test_only_its_home_gets_a_message(self, at: At, clock: FakeClock | RealClock) -> None:
         """Released by another home, a run is called for its own, whose sweep gets the message."""
+        turned(clock)  # a hail lasts two seconds
         other = At(at.store, at.key, f"{at.home}:other")
         at.granted("a")
         other.park("b")
