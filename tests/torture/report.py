@@ -22,6 +22,8 @@ MOST = 5
 
 def keep(history: History, faults: Sequence[Fault], folder: Path) -> list[str]:
     """Write what others can judge again; return a line for each file."""
+    folder = folder / "found"
+    folder.mkdir(exist_ok=True)
     whole = folder / "history.jsonl"
     whole.write_text("\n".join(write(history)) + "\n")
     lines = [f"the whole history, to judge again: ./dev torture --replay {whole}"]
