@@ -34,9 +34,11 @@ A property, because a retry publishes again what it finds among the headers.
 class Arrival(str):
     """One delivery, as the worker's main process has received it.
 
-    A text, the message's id, to everybody else: tasks return the properties of their request and signal
-    handlers log them, so that every serializer must be able to write what it finds there.
+    To everybody else it is a text, the message's id: tasks return the properties of their request, and signal
+    handlers log them, so every serializer must be able to write what it finds there.
     """
+
+    __slots__ = ("body", "content_encoding", "content_type", "headers", "token")
 
     token: str
     content_type: str | None
