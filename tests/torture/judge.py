@@ -137,14 +137,18 @@ def losses(history: History) -> Iterator[Fault]:
 
 
 def doubles(history: History) -> Iterator[Fault]:
-    """A message whose body returned, and whose end was recorded, has no body that started later."""
+    """No body has a grant that was asked for after the end of its run was recorded."""
     ends: dict[tuple[str, str], float] = {}
+    asked: dict[tuple[str, int], float] = {}
     for one in history.requests:
         if one.what == "release" and one.known and one.asked["outcome"] in FINAL:
             ends.setdefault((one.key, one.asked["run_id"]), one.returned)
+        if one.what == "claim" and one.answer == "granted":
+            asked.setdefault((one.key, one.told["fence"]), one.called)
     for body in history.bodies:
         end = ends.get((body.key, body.run))
-        if end is not None and body.started > end and body.held_until >= body.started:
+        began = asked.get((body.key, body.fence), body.started)
+        if end is not None and began > end and body.held_until >= body.started:
             yield Fault("double", body.key, f"{_named(body)} started after the end of its run", body.started)
 
 

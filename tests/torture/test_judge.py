@@ -67,6 +67,13 @@ RIGHT = {
         .grant("c", 0.9, 3, window_ms=500, run_id="r")
         .body("c", 0.9, 1, 3, run="r")
     ),
+    "a run whose first holder records its end while the second begins": (
+        Written()
+        .grant("a", 0, 1, run_id="r")
+        .grant("b", 1.2, 2, run_id="r", took_over=True)
+        .release("a", 1.22, "not ours", run_id="r")
+        .body("b", 1.3, 1.5, 2, run="r")
+    ),
     "a grace that ends": (
         Written().grant("a", 0, 1).release("a", 0.1, grace_ms=200)
         .grant("b", 0.4, 2, took_over=True)
