@@ -197,7 +197,10 @@ def undecided(history: History) -> list[str]:
 
 
 def _search(history: History, requests: list[Request]) -> Found:
-    return search(with_echoes(requests), register_for(requests, history.about))
+    register = register_for(requests, history.about)
+    plain = search(requests, register)
+    # Nearly always this is enough, and every request that may or may not be doubles the work.
+    return plain if plain.answer is Answer.YES else search(with_echoes(requests), register)
 
 
 def _by_key(things: Iterable[One]) -> Iterator[tuple[str, list[One]]]:
