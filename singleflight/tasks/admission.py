@@ -135,7 +135,7 @@ class Admission:
         result = self._result_of(run_id, view)
         if result is None and view.between_attempts(run_id):
             return self._refused(Busy(Reason.RUNNING, run_id, math.inf))
-        return None if result is None else Answer(result)
+        return None if result is None else Answer(result, leaves=self._leaves())
 
     def _result_after_all(self) -> Result | None:
         """Look again, under the lease: the other run may have ended between the first look and the grant."""
@@ -201,11 +201,13 @@ class Admission:
 
     def _wait(self, busy: Busy, delay: float, carried: Carried) -> Fate:
         """Let a refused run wait: in the line of its key if there is one, or else by countdown."""
-        if not self.leases.lines:
-            return self._later(busy, delay, carried)
+        if math.isinf(busy.retry_after) or not self.leases.lines:
+            return self._later(busy, delay, carried)  # the former: the run that it joins is between attempts
         message = self.adapter.message(carried) or b""
-        if 0 < len(message) <= MAX_MESSAGE and not carried.joins and self.leases.calling is not None:
-            wait = Wait(Waiting.PARKED, self.leases.calling.home, message)
+        if 0 < len(message) <= MAX_MESSAGE and self.leases.calling is not None:
+            kind = Waiting.JOINING if carried.joins else Waiting.PARKED
+            life_ms = round(self.request.ttl * 1000) if carried.joins else 0
+            wait = Wait(kind, self.leases.calling.home, message, life_ms)
         else:
             wait = Wait(Waiting.COUNTING, life_ms=round((delay + SLOT_MARGIN) * 1000))
         # Its slot tells others that it waits, for as long as its message may be on its way.

@@ -153,6 +153,49 @@ def test_a_run_gives_up_when_it_is_called_too_late(rig: Rig) -> None:
     assert rig.states(results[:2]) == ["SUCCESS"] * 2
 
 
+def test_an_expired_run_leaves_the_line(rig: Rig) -> None:
+    """It does not start when it is called too late, and the one behind it does."""
+    results = in_line(rig, "expired", 0)
+    results.append(rig.send("late", "expired", {**DEFER, "expires": 1}))
+    rig.until_waiting(results[-1])
+    results.append(rig.send("late", "expired", DEFER))
+    rig.until_waiting(results[-1])
+    time.sleep(1)
+    (rig.folder / "expired-gate").touch()
+
+    assert rig.states(results) == ["SUCCESS", "REVOKED", "SUCCESS"]
+    assert [run.run for run in rig.runs("expired")] == [results[0].id, results[2].id]
+
+
+def test_who_joins_ends_as_the_other_one_does_as_soon_as_that_has_ended(rig: Rig) -> None:
+    """Runs that join are published at the end of the run that they have met, and run no body."""
+    how = {"gate": str(rig.folder / "joined-gate"), "then": "retry-later"}
+    results = [rig.send("late", "joined", DEFER, **how)]
+    rig.wait_start("joined")
+    for _ in range(3):
+        results.append(rig.send("late", "joined", {"singleton": Singleton(on_conflict="join")}))
+        rig.until_waiting(results[-1])
+    (rig.folder / "joined-gate").touch()
+
+    assert [result.get(timeout=30) for result in results] == [results[0].id] * 4
+    assert {run.run for run in rig.runs("joined")} == {results[0].id}
+
+
+def test_publishers_see_who_waits_in_line(rig: Rig) -> None:
+    """Under ``waiting_and_running`` one run waits, and the caller of another one gets its result."""
+    options = {"singleton": Singleton(at_most_one="waiting_and_running")}
+    results = [rig.send("late", "seen", options, gate=str(rig.folder / "seen-gate"))]
+    rig.wait_start("seen")
+    results.append(rig.send("late", "seen", options))
+    rig.until_waiting(results[-1])
+    results.append(rig.send("late", "seen", options))
+
+    assert (results[2].id, results[2].duplicate) == (results[1].id, True)
+    (rig.folder / "seen-gate").touch()
+    assert rig.states(results) == ["SUCCESS"] * 3
+    assert len(rig.runs("seen")) == 2
+
+
 def test_what_is_too_long_for_a_line_waits_by_countdown(rig: Rig) -> None:
     """A message of more than 256 KiB is called like the others, and runs."""
     results = in_line(rig, "long", 0)
