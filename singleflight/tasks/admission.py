@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from singleflight.errors import StoreUnavailable
 from singleflight.events import Kind, about, short_key
 from singleflight.identity import message_id_of
-from singleflight.lease import Busy, Reason
+from singleflight.lease import Busy, Outcome, Reason
 from singleflight.log import logger
 from singleflight.policy import UNSET
 from singleflight.printable import printable
@@ -96,11 +96,11 @@ class Admission:
     def _abort(self) -> Abort | None:
         return self.adapter.abort() if self.policy.on_lost == "abort" else None
 
-    def _granted(self, lease: Lease, abort: Abort | None) -> Answer | Run:
+    def _granted(self, lease: Lease, abort: Abort | None) -> Fate:
         lease.began = self.delivery.must_run
-        result = self._result_after_all()
-        if result is not None:
-            return Answer(result, lease)
+        met = self._met(lease)
+        if met is not None:
+            return met
         carried = self.delivery.carried
         return Run(lease, abort, carried.started() if carried.deferrals else None)
 
@@ -123,29 +123,29 @@ class Admission:
         """The run whose end this one waits for, since it has met it."""
         return self.delivery.carried.joins if self._joins and not self.observing else None
 
-    def _met(self) -> Fate | None:
-        """Return what becomes of a run that waits for another one's end; None if it may claim.
+    def _met(self, lease: Lease | None = None) -> Fate | None:
+        """Return what becomes of a run that waits for another one's end; None if it may go on.
 
-        That run may be between two attempts, when its key is free.
+        That run may be between two attempts, when its key is free. Asked again under the ``lease``, because
+        it may have ended, or failed, between the first look and the grant.
         """
         run_id = self._joined
         if run_id is None:
             return None
-        view = self.leases.peek(self.request)
-        result = self._result_of(run_id, view)
-        if result is None and view.between_attempts(run_id):
-            return self._refused(Busy(Reason.RUNNING, run_id, math.inf))
-        return None if result is None else Answer(result, leaves=self._leaves())
-
-    def _result_after_all(self) -> Result | None:
-        """Look again, under the lease: the other run may have ended between the first look and the grant."""
-        run_id = self._joined
-        if run_id is None:
-            return None
         try:
-            return self._result_of(run_id, self.leases.peek(self.request))
+            view = self.leases.peek(self.request)
         except StoreUnavailable:
+            if lease is None:
+                raise
             return None  # it has just answered, and the lease is there
+        result = self._result_of(run_id, view)
+        if result is not None:
+            return Answer(result, lease, None if lease else self._leaves())
+        if not view.between_attempts(run_id):
+            return None
+        if lease is not None:
+            lease.release(Outcome.REQUEUED)
+        return self._refused(Busy(Reason.RUNNING, run_id, math.inf))
 
     def _result_of(self, run_id: str, view: View) -> Result | None:
         """Return a run's result if it has had, or waited for, the key: the message that names it is foreign.

@@ -201,6 +201,23 @@ def test_a_run_that_was_granted_the_key_looks_again_whether_there_is_a_result_no
     assert not setting.store.record(KEY).held
 
 
+def test_a_run_that_was_granted_the_key_of_a_run_between_two_attempts_gives_it_back(setting: Setting) -> None:
+    """That attempt may have failed between the first look and the grant: its retry has the result."""
+    setting.declare(on_conflict="join")
+    setting.hold()
+
+    def before(operation: str) -> None:
+        if operation == "claim":
+            setting.store.before = lambda _: None
+            setting.end(Outcome.RETRYING)
+
+    setting.store.before = before
+    fate = setting.deliver(**OFTEN, joins=setting.other)
+
+    assert (fate.how, setting.case.bodies) == ("deferred", 0)
+    assert not setting.store.record(KEY).held
+
+
 def test_a_message_takes_no_result_of_a_run_that_has_never_had_its_key(setting: Setting) -> None:
     """Who may write a message could read any result."""
     setting.declare(on_conflict="join")
