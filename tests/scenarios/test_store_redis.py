@@ -17,9 +17,11 @@ import valkey
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import Granted, Reason
 from singleflight.stores.base import Renewed, Waits
+from singleflight.stores.lining import Kind
 from singleflight.stores.redis import RedisStore
 from singleflight.stores.redis.errors import COMMANDS
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
+from singleflight.testing.contract_line_base import At
 from tests.support.proxy import FaultProxy, Mode
 from tests.support.servers import ValkeyServer
 from tests.support.waiting import until
@@ -250,7 +252,24 @@ def test_scenario_45_the_documented_commands_are_enough(
     assert store.queue(key, "c", ttl_ms=60_000, running_too=True) is None
     assert look(store, key).record.slot == "c"
     assert store.evict(key) is True
+    _stand_in_line(store, admin, key)
     store.close()
+
+
+def _stand_in_line(store: RedisStore, admin: redis.Redis, key: str) -> None:
+    """Do all that a line does, also what it does once its record is lost."""
+    at = At(store, f"{key}-line", f"{key}-home")
+    at.granted("a")
+    for waiter in ("waiter", "next"):
+        at.park(waiter)
+    at.park("friend", kind=Kind.JOINING, life_ms=60_000)
+    assert at.waiting
+    for called in at.release("a"):
+        at.sent(called)
+    admin.delete(at.key)
+    admin.zadd(at.home, {at.key: 1})
+    at.sweep()
+    look(store, at.key)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -271,6 +290,7 @@ def test_scenario_45_a_missing_command_is_named(
         store.queue(key, "b", ttl_ms=60_000, running_too=False)
         store.unqueue(key, "b")
         look(store, key)
+        _stand_in_line(store, admin, key)
 
     with pytest.raises(ConfigurationError) as caught:
         use_everything()
