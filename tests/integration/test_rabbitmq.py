@@ -258,6 +258,29 @@ def test_celery_defers_on_quorum_queues_by_native_delayed_delivery(
         assert "direct exchange" not in logs()
 
 
+@pytest.mark.parametrize("queue", ["celery", "special"])
+def test_celery_runs_in_line_on_classic_and_quorum_queues(
+    rabbit: RabbitServer, tmp_path: Path, queue: str
+) -> None:
+    """Parked messages are published to the queue that they came from, confirmed, in the order of arrival."""
+    conf = {**(CELERY if queue == "celery" else QUORUM), "singleflight_waiting": "line"}
+    options = {"queue": queue, "singleton": Singleton(by="key", on_conflict="defer", ttl=30)}
+    with Rig(tmp_path, broker_url=rabbit.url, conf=conf) as rig:
+        with rig.app.connection_for_write() as connection:
+            for one in rig.app.amqp.queues.values():
+                one(connection.default_channel).declare()
+        rig.start(1, name="lined", args=["-Q", queue])
+        results = [rig.send("late", queue, options, gate=str(tmp_path / "gate"))]
+        rig.wait_start(queue)
+        for _ in range(3):
+            results.append(rig.send("late", queue, options))
+            rig.until_waiting(results[-1])
+        (tmp_path / "gate").touch()
+
+        assert rig.states(results, 30) == ["SUCCESS"] * 4
+        assert [run.run for run in rig.runs(queue)] == [result.id for result in results]
+
+
 DEFERRALS = 6
 """So many end in delays that pass a queue of the broker's twice, which it must not take for a circle."""
 
