@@ -36,6 +36,8 @@ class Lease(NamedTuple):
     token: str = ""
     run: str = ""
     fence: int = 0
+    untold: bool = False
+    """The last grant's fence is not known: nobody heard of it yet."""
     held: int = FREE
     outcome: str = ""
     earliest: float = 0.0
@@ -87,6 +89,8 @@ class Register:
             return self._refused(at, request, before, may_live=may_live, may_be_over=may_be_over)
         if may_live and mine and (not request.known or told["fence"] == at.fence):
             return at
+        if may_live and mine and at.untold and told["fence"] > at.fence:
+            return at._replace(fence=told["fence"], untold=False)  # its first reply was lost
         if ended or not may_be_over:
             return None
         if request.known and told["fence"] <= at.fence:
@@ -99,6 +103,7 @@ class Register:
             token=asked["token"],
             run=asked["run_id"],
             fence=told["fence"] if request.known else at.fence,
+            untold=not request.known,
             held=HELD,
             outcome="",
             earliest=now + asked["ttl_ms"] / 1000,

@@ -25,6 +25,12 @@ RIGHT = {
     "a refusal while it lives": Written().grant("a", 0, 1).refuse("b", 0.9, "running", "run-a"),
     "a renewal after a lapse that nobody used": Written().grant("a", 0, 1).renew("a", 3).renew("a", 3.5),
     "a claim again whose reply was lost": Written().ask("claim", "a", 0, 0, "").grant("a", 0.5, 1),
+    "a take-over whose first reply was lost": (
+        Written()
+        .grant("a", 0, 1)
+        .ask("claim", "b", 1.2, 1.6, "granted", {"fence": 2, "took_over": False})
+        .renew("b", 1.7)
+    ),
     "a late claim that nobody heard of": (
         Written().ask("claim", "a", 0, 0, "")
         .refuse("b", 0.4, "running", "run-a").grant("b", 2, 9, took_over=True)
