@@ -87,15 +87,15 @@ class Register:
         ended = self._ended(at, asked, FORGOTTEN)
         if request.answer == "busy":
             return self._refused(at, request, before, may_live=may_live, may_be_over=may_be_over)
-        if may_live and mine and (not request.known or told["fence"] == at.fence):
+        if may_live and mine and not request.known:
             return at
-        if may_live and mine and at.untold and told["fence"] > at.fence:
-            return at._replace(fence=told["fence"], untold=False)  # its first reply was lost
+        if may_live and mine and (told["fence"] == at.fence or (at.untold and told["fence"] > at.fence)):
+            return at._replace(fence=told["fence"], untold=False)  # the same again: its first reply was lost
         if ended or not may_be_over:
             return None
-        if request.known and told["fence"] <= at.fence:
-            return None
-        if request.known and self._whole and told["took_over"] != (at.held == HELD and not mine):
+        took_over = at.held == HELD and not mine
+        untrue = request.known and self._whole and told["took_over"] != took_over
+        if untrue or (request.known and told["fence"] <= at.fence):
             return None
         now = at.now if at.held == FREE else max(at.now, at.earliest - CLOCK)
         return at._replace(
