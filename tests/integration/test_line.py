@@ -14,11 +14,13 @@ import pytest
 from singleflight import Singleton
 from tests.support.bodylog import overlaps, starts
 from tests.support.rig import Rig
+from tests.support.servers import ValkeyServer
 from tests.support.sweep import SWEEP
 from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 pytestmark = pytest.mark.timeout(180)
@@ -184,7 +186,7 @@ def test_who_joins_ends_as_the_other_one_does_as_soon_as_that_has_ended(rig: Rig
 def test_publishers_see_who_waits_in_line(rig: Rig) -> None:
     """Under ``waiting_and_running`` one run waits, and the caller of another one gets its result."""
     options = {"singleton": Singleton(at_most_one="waiting_and_running")}
-    results = [rig.send("late", "seen", options, gate=str(rig.folder / "seen-gate"))]
+    results: list[Any] = [rig.send("late", "seen", options, gate=str(rig.folder / "seen-gate"))]
     rig.wait_start("seen")
     results.append(rig.send("late", "seen", options))
     rig.until_waiting(results[-1])
@@ -209,7 +211,24 @@ def test_what_is_too_long_for_a_line_waits_by_countdown(rig: Rig) -> None:
     assert not overlaps(rig.runs("long"))
 
 
-def test_nothing_is_lost_and_nothing_overlaps_while_processes_are_killed(tmp_path: Any) -> None:
+def test_who_waits_outlives_a_restart_of_a_store_that_saves(tmp_path: Path) -> None:
+    """The store is killed and comes back with what it had: all run, in order; the outage is told once."""
+    saves = ValkeyServer("--appendonly", "yes", "--appendfsync", "always")
+    with saves as store, Rig(tmp_path, conf=CONF, store_server=store) as rig:
+        rig.start(1, concurrency=2, app=APP)
+        results = in_line(rig, "saved", 4)
+        store.stop()
+        until(lambda: rig.said("nobody is called"), what="the sweep's word")
+        store.start()
+        rig.until_waiting(results[-1])
+        (rig.folder / "saved-gate").touch()
+
+        assert rig.states(results) == ["SUCCESS"] * 5
+        assert [run.run for run in rig.runs("saved")] == [result.id for result in results]
+        assert rig.workers[0].logs().count("nobody is called") == 1
+
+
+def test_nothing_is_lost_and_nothing_overlaps_while_processes_are_killed(tmp_path: Path) -> None:
     """Fifty runs of one key; every now and then a pool process, or a whole worker, is killed."""
     dice = random.Random(7)
     with Rig(tmp_path, conf=CONF) as rig:

@@ -14,6 +14,7 @@ from singleflight import ConfigurationError, Kind, Singleton
 from singleflight.celery import __file__ as celery_package
 from singleflight.celery import install, settings
 from singleflight.celery.delivery import HEADER, NESTING, read
+from singleflight.celery.line import home_of
 from singleflight.stores.memory import MemoryStore
 from singleflight.stores.redis import RedisStore
 from singleflight.tasks.delivery import Delivery
@@ -87,6 +88,38 @@ def test_a_broker_that_keeps_no_leases_needs_a_store() -> None:
     """The error says what to write."""
     with pytest.raises(ConfigurationError, match="name a store, such as singleflight_url"):
         _ = runtime("amqp://").leases
+
+
+@pytest.mark.parametrize(
+    ("store", "waiting", "lines"),
+    [
+        (None, None, False),
+        (None, "countdown", False),
+        (None, "auto", True),
+        ("redis://broker:6379/5", "auto", True),
+        ("redis://elsewhere:6379/3", "auto", False),
+        ("redis://elsewhere:6379/3", "line", True),
+        (MemoryStore(), "auto", False),
+        (MemoryStore(), "line", True),
+    ],
+)
+def test_runs_wait_in_line_where_one_server_keeps_or_loses_it_all(
+    store: Any, waiting: Any, lines: bool
+) -> None:
+    """By itself only in the broker's own server; anywhere if the app says so."""
+    assert runtime(store=store, waiting=waiting).leases.lines is lines
+
+
+def test_an_app_has_one_home_wherever_it_runs_and_shares_it_with_no_other() -> None:
+    """Not its password, but its broker and its name say where its messages go."""
+
+    def home(broker: str, name: str = "one") -> str:
+        return home_of(Celery(name, broker=broker, set_as_current=False), "prefix")
+
+    assert home("redis://:secret@broker/3") == home("redis://:other@broker/3")
+    assert home("redis://broker/3").startswith("prefix:")
+    homes = [home("redis://broker/3"), home("redis://broker/4"), home("redis://broker/3", "two")]
+    assert len(set(homes)) == len(homes)
 
 
 def test_an_ended_run_is_remembered_twice_the_visibility_timeout() -> None:

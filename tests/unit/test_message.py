@@ -21,7 +21,7 @@ from singleflight.dramatiq import install as install_dramatiq
 from singleflight.dramatiq.delivery import read as read_message
 from singleflight.policy import LONGEST_CALL
 from singleflight.stores.base import INFINITE
-from singleflight.tasks.message import MAX_RUN, MOST_DEFERRALS, Carried, id_of
+from singleflight.tasks.message import HIGHEST, MAX_RUN, MOST_DEFERRALS, Carried, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 WHOSE = ["run", "task"]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(10**400)
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-FIELDS = st.sampled_from(["for", "options", "deferrals", "since", "must_run", "slot", "joins", "more"])
+FIELDS = st.sampled_from(
+    ["for", "options", "deferrals", "since", "must_run", "slot", "joins", "call_no", "order", "more"]
+)
 OPTIONS = st.dictionaries(
     st.sampled_from(["by", "window", "ttl", "name", "on_conflict", "max_hold", "x"]), JSON
 )
@@ -61,6 +63,7 @@ def test_no_header_raises_and_what_counts_has_its_type_and_bounds(header: Any) -
     assert isinstance(read.must_run, bool)
     assert all(text is None or (text and text.isprintable()) for text in (read.slot, read.joins))
     assert read.waited >= 0
+    assert all(0 <= number < HIGHEST for number in (read.call_no, read.order))
     json.dumps(read.write(*WHOSE))
 
 
@@ -101,7 +104,7 @@ def test_what_is_not_for_this_run_of_this_task_counts_nowhere(whose: Any) -> Non
 
 def test_what_is_written_for_a_run_is_read_by_it() -> None:
     """Nothing is lost on the way through JSON."""
-    carried = Carried(Singleton(ttl=9, by=("a",)), 3, 1.5e9, True, "key", "other")
+    carried = Carried(Singleton(ttl=9, by=("a",)), 3, 1.5e9, True, "key", "other", call_no=5, order=6)
 
     assert Carried.read(json.loads(json.dumps(carried.write(*WHOSE))), *WHOSE) == carried
     assert carried.write("run~0123456789abcdef", "task") == carried.write(*WHOSE)
