@@ -19,7 +19,7 @@ from singleflight.lease import Granted, Reason
 from singleflight.stores.base import Renewed, Waits
 from singleflight.stores.lining import Kind
 from singleflight.stores.redis import RedisStore
-from singleflight.stores.redis.errors import COMMANDS
+from singleflight.stores.redis.rights import COMMANDS
 from singleflight.testing.contract_base import claim, granted, look, ran, refused, release, renew
 from singleflight.testing.contract_line_base import At
 from tests.support.proxy import FaultProxy, Mode

@@ -24,7 +24,7 @@ from singleflight.lease import Busy, Granted, Reason
 from singleflight.stores import open_store
 from singleflight.stores.base import Renewed
 from singleflight.stores.dynamodb.clock import BOUND, ServerClock
-from singleflight.stores.dynamodb.setup import instructions
+from singleflight.stores.dynamodb.rights import policies
 from singleflight.stores.dynamodb.store import LEFT_LYING, DynamoStore
 from singleflight.stores.dynamodb.table import Table
 from singleflight.testing import FakeClock, RealClock, StoreContract
@@ -347,7 +347,7 @@ def test_the_least_policy_is_what_is_used(hindered: DynamoStore, refusals: Refus
     hindered.evict(key)
     hindered.peek(key)
 
-    _, workers, *_ = instructions(hindered._table)
+    _, workers, *_ = policies(hindered._table)
     (statement,) = json.loads(workers)["Statement"]
     assert {f"dynamodb:{operation}" for operation in refusals.requests} == set(statement["Action"])
     assert statement["Resource"] == f"arn:aws:dynamodb:{REGION}:*:table/leases"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import ConfigurationError, StoreUnavailable
 from singleflight.lease import monotonic
 from singleflight.stores.dynamodb.errors import code_of, driver, translated
-from singleflight.stores.optional import OPERATORS, WORKERS
 
 if TYPE_CHECKING:
     from singleflight.stores.dynamodb.table import Table
@@ -45,18 +43,6 @@ def make_table(table: Table, *, wait: float = 60.0) -> None:
         _tidy(client, table.name)
     except (driver.ClientError, driver.BotoCoreError) as error:
         raise translated(error, table.address, "the table") from error
-
-
-def instructions(table: Table) -> list[str]:
-    """Return the least IAM policies, as JSON: of workers, and of operators, who also list keys."""
-    return [f"# {WORKERS}", _policy(table), f"# {OPERATORS}", _policy(table, listing=True)]
-
-
-def _policy(table: Table, *, listing: bool = False) -> str:
-    arn = f"arn:aws:dynamodb:{table.region or '*'}:*:table/{table.name}"
-    actions = ["dynamodb:GetItem", "dynamodb:PutItem", *(["dynamodb:Scan"] if listing else [])]
-    statement = {"Effect": "Allow", "Action": actions, "Resource": arn}
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, indent=2)
 
 
 def _wait(client: Any, table: Table, seconds: float) -> dict[str, Any]:

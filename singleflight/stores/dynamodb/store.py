@@ -31,7 +31,8 @@ from singleflight.stores.dynamodb.clock import ServerClock
 from singleflight.stores.dynamodb.errors import THROTTLING, code_of, driver, passing, translated
 from singleflight.stores.dynamodb.items import alive, item_of
 from singleflight.stores.dynamodb.pace import Pace
-from singleflight.stores.dynamodb.setup import instructions, make_table
+from singleflight.stores.dynamodb.rights import policies
+from singleflight.stores.dynamodb.setup import make_table
 from singleflight.stores.dynamodb.table import Table
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class DynamoStore(DecidingStore):
     def instructions(self, prefix: str) -> list[str]:
         """See `SetUp.instructions`."""
         del prefix  # rights are for the whole table
-        return instructions(self._table)
+        return policies(self._table)
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""

@@ -6,6 +6,7 @@ import re
 
 from singleflight.errors import ConfigurationError, NotInstalled, SingleflightError, StoreUnavailable
 from singleflight.stores.base import RECORD_VERSION
+from singleflight.stores.redis.rights import COMMANDS
 
 try:
     from redis import exceptions
@@ -14,35 +15,6 @@ except ImportError as error:
 
 driver = exceptions
 """The errors of redis-py, for those who need the package to be there."""
-
-COMMANDS = (
-    "evalsha",
-    "eval",
-    "time",
-    "get",
-    "set",
-    "pexpire",
-    "persist",
-    "pttl",
-    "exists",
-    "rpush",
-    "blpop",
-    "hdel",
-    "hget",
-    "hkeys",
-    "hlen",
-    "hmget",
-    "hset",
-    "hvals",
-    "zadd",
-    "zcard",
-    "zrange",
-    "zrangebyscore",
-    "zrem",
-    "zscore",
-    "zunionstore",
-)
-"""All that a restricted user must be allowed, on the keys of the prefix."""
 
 PASSING = {
     "READONLY": "the server is a replica",

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from singleflight.errors import SingleflightError
-from singleflight.stores.optional import OPERATORS, WORKERS
 from singleflight.stores.redis.per_process import Connections
-from singleflight.stores.redis.topology import commands_of
+from singleflight.stores.redis.rights import instructions
+from singleflight.stores.redis.topology import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,14 +40,10 @@ class Operated:
 
     def instructions(self, prefix: str) -> list[str]:
         """See `SetUp.instructions`: a user for workers, and one for operators."""
-        rights = " ".join(f"+{name}" for name in commands_of(self._connections.topology))
-        user = f"on >PASSWORD ~{prefix}:* resetchannels -@all {rights}"
-        return [
-            f"# {WORKERS}",
-            f"ACL SETUSER singleflight {user}",
-            f"# {OPERATORS}",
-            f"ACL SETUSER operator {user} +scan +info +config|get",
-        ]
+        topology = self._connections.topology
+        return instructions(
+            prefix, cluster=isinstance(topology, Cluster), replicas=bool(topology.min_replicas)
+        )
 
     def servers(self) -> dict[str, Callable[[Question[Answer]], Answer]]:
         """Return, by address, how an operator asks each server with keys what is no lease's business.

@@ -20,7 +20,6 @@ from redis import connection, sentinel
 
 from singleflight.errors import ConfigurationError
 from singleflight.stores.redis.connection import ClusterConnection, Connection, client_of
-from singleflight.stores.redis.errors import COMMANDS
 from singleflight.stores.redis.options import (
     address,
     limited_to,
@@ -108,12 +107,6 @@ class Cluster:
 
 
 Topology = Server | Sentinels | Cluster
-
-
-def commands_of(topology: Topology) -> tuple[str, ...]:
-    """Return all that a restricted user of a topology must be allowed."""
-    in_cluster = ("cluster|slots", "asking") if isinstance(topology, Cluster) else ()
-    return (*COMMANDS, *in_cluster, *(("wait",) if topology.min_replicas else ()))
 
 
 def topology_from_url(url: str, **more: Any) -> Topology:

@@ -10,7 +10,6 @@ from singleflight.stores.sql.engine import address, make_engine  # isort: skip
 from sqlalchemy import exc, insert, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from singleflight.stores.optional import LOOKERS, WORKERS
 from singleflight.stores.sql.errors import translated
 from singleflight.stores.sql.tables import SCHEMA_VERSION, metadata, schema
 
@@ -47,19 +46,6 @@ def make_tables(url: URL) -> None:
         raise translated(error, address(url), "the tables") from error
     finally:
         engine.dispose()
-
-
-def instructions(url: URL) -> list[str]:
-    """Return the statements that make the tables, and those that let others use them."""
-    lines = [f"{statement};" for statement in statements(url)]
-    if url.get_backend_name() != "sqlite":
-        for what_for, rights, user in (
-            (WORKERS, "SELECT, INSERT, UPDATE, DELETE", "singleflight"),
-            (LOOKERS, "SELECT", "operator"),
-        ):
-            lines.append(f"-- {what_for}")
-            lines += [f"GRANT {rights} ON {table.name} TO {user};" for table in metadata.sorted_tables]
-    return lines
 
 
 def statements(url: URL) -> list[str]:

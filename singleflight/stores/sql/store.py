@@ -35,7 +35,8 @@ from singleflight.stores.line import STEP_MS
 from singleflight.stores.line_rules import release as release_by_rule
 from singleflight.stores.sql import line as in_line
 from singleflight.stores.sql.errors import no_tables, passing, translated
-from singleflight.stores.sql.setup import instructions, make_tables
+from singleflight.stores.sql.rights import grants
+from singleflight.stores.sql.setup import make_tables, statements
 from singleflight.stores.sql.tables import (
     SCHEMA_VERSION,
     OvertakenError,
@@ -230,7 +231,8 @@ class SqlStore(DecidingLine):
     def instructions(self, prefix: str) -> list[str]:
         """See `SetUp.instructions`."""
         del prefix  # rights are for whole tables
-        return instructions(self._url)
+        made = [f"{statement};" for statement in statements(self._url)]
+        return made if self._url.get_backend_name() == "sqlite" else made + grants()
 
     def close(self) -> None:
         """Close the connections of this process; the store may be used again afterwards."""
