@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from singleflight.errors import SingleflightError
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.base import REMEMBER, Look, Renewed
 from singleflight.stores.bounds import check_claim, check_place, check_release
 
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 class DecidingStore(ABC):
-    """Implements `Store` on top of `change` and `read`, by the rules in `singleflight.stores.record`.
+    """Implements `Store` on top of `change` and `read`, by the rules in `singleflight.stores.record_rules`.
 
     Args:
         remember: seconds for which an ended run is recognised.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.base import Record
 from singleflight.stores.line import (
     HAIL_MS,

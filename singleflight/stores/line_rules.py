@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from singleflight.lease import Granted, Outcome, Reason
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.line import HAIL_MS, LONGEST_MS, NEVER, Entry, call_lasts, placed
 from singleflight.stores.line_call import BY_ITSELF, Step, finish, fits
 from singleflight.stores.lining import Kind, Lined, Released, Standing

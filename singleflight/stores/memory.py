@@ -2,7 +2,7 @@
 
 A record is a `Record` and the moment it is forgotten, in a dictionary behind one lock:
 1. take the lock and read the clock; 2. forget the record if its life is over; 3. let
-`singleflight.stores.record` decide; 4. write what it returns.
+`singleflight.stores.record_rules` decide; 4. write what it returns.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from singleflight.lease import Busy, Granted, Reason
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.base import REMEMBER, Record
 from singleflight.stores.memory import MemoryStore
 from singleflight.testing import FakeClock, StoreContract

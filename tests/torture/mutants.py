@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from singleflight.errors import StoreUnavailable
 from singleflight.lease import Granted, Lease
 from singleflight.leases import errands, keeper
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.base import Renewed
 
 if TYPE_CHECKING:

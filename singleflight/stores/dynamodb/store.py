@@ -4,7 +4,7 @@ An item has the fields of `Record` (``runs`` as JSON), and ``lease_key`` (the ta
 ``revision`` (drawn anew for every write), ``region`` (where it was written), ``forget_ms`` (the end of its
 life) and ``forget_at`` (the same in whole seconds and later, for DynamoDB's own tidying). Every operation:
 1. reads the item, consistently; the response tells the time too;
-2. lets `singleflight.stores.record` decide;
+2. lets `singleflight.stores.record_rules` decide;
 3. puts the item if its ``revision`` is still the one that was read; the refusal brings the newer item, with
    which it goes on at 2.
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import monotonic
 from singleflight.log import struck
-from singleflight.stores import record as rules
+from singleflight.stores import record_rules as rules
 from singleflight.stores.base import RECORD_VERSION, REMEMBER
 from singleflight.stores.bounds import check_claim, check_release
 from singleflight.stores.deciding import DecidingStore

@@ -2,7 +2,7 @@
 
 The tables are in `singleflight.stores.sql.tables`. Every operation:
 1. reads the row and the database's clock in one statement;
-2. lets `singleflight.stores.record` decide;
+2. lets `singleflight.stores.record_rules` decide;
 3. writes the row if its ``revision`` is still the one that was read, or inserts it if there was none; if
    somebody else was faster, starts again at 1.
 
