@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 from typing import TYPE_CHECKING, Any
-
-from kombu import Connection
+from urllib.parse import urlsplit
 
 from singleflight.errors import ConfigurationError
 from singleflight.tasks.line import way_to_wait
@@ -27,6 +26,8 @@ GIVEN = (
     "waiting",
 )
 """Settings that are keywords of `install` as well (``url`` is its ``store``)."""
+PORT = 6379
+"""Redis's, where a URL names none."""
 SQL = ("sqlite", "postgresql", "mysql", "mariadb")
 BEAT = ("beat_scheduler", "beat_ttl", "beat_catch_up", "beat_catch_up_window", "beat_entries")
 NAMES = frozenset(PREFIX + name for name in GIVEN + BEAT)
@@ -79,10 +80,10 @@ def waits_in_line(waiting: object, named: object, broker: Any) -> bool:
     if scheme in SQL:
         return True
     try:
-        store = Connection(named)
-    except Exception:  # noqa: BLE001 - a store that is no broker
-        return False
-    return (store.hostname, store.port) == (broker.hostname, broker.port)
+        parts = urlsplit(named)
+        return (parts.hostname, parts.port or PORT) == (broker.hostname, broker.port or PORT)
+    except ValueError:
+        return False  # what cannot be read is refused where the store is opened
 
 
 def _is_text(key: object) -> bool:

@@ -16,7 +16,7 @@ from singleflight.dramatiq.gate import OURS, leave_at_end
 from singleflight.dramatiq.joining import results_of
 from singleflight.errors import Skipped as SkippedError
 from singleflight.log import logger
-from singleflight.tasks.adapter import Dropped, Later, Refused, Skipped, Unavailable
+from singleflight.tasks.adapter import Dropped, Later, Parked, Refused, Skipped, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +38,13 @@ def end(broker: Broker, message: MessageProxy, fate: Ending) -> NoReturn:
         Ended: Dramatiq is to acknowledge it.
         Conflict, StoreUnavailable: it fails, by its policy.
     """
-    if not isinstance(fate, Dropped | Later):
+    if not isinstance(fate, Dropped | Later | Parked):
         leave_at_end(message, fate.leaves)
     match fate:
         case Later(delay, carried):
             defer(broker, message, carried, delay)
+        case Parked():
+            raise errors.Ended("in line")
         case Skipped(why, has_result):
             skip(broker, message, why, has_result=has_result)
         case Refused(busy):
