@@ -80,10 +80,10 @@ def waits_in_line(waiting: object, named: object, broker: Any) -> bool:
     if scheme in SQL:
         return True
     try:
-        parts = urlsplit(named)
-        return (parts.hostname, parts.port or PORT) == (broker.hostname, broker.port or PORT)
+        place = urlsplit(named).hostname, urlsplit(named).port or PORT
     except ValueError:
         return False  # what cannot be read is refused where the store is opened
+    return place == (broker.hostname, broker.port or PORT)
 
 
 def _is_text(key: object) -> bool:
