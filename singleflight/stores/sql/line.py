@@ -203,6 +203,10 @@ def _row_of(entry: Entry) -> dict[str, Any]:
 
 
 def _entry_of(text: str, moment_ms: int) -> Entry:
-    values = json.loads(text)
-    standing, kind = Standing(values["standing"]), Kind(values["kind"])
-    return Entry(**{**values, "standing": standing, "kind": kind, "moment_ms": moment_ms})
+    values: dict[str, Any] = json.loads(text)
+    values |= {
+        "standing": Standing(values["standing"]),
+        "kind": Kind(values["kind"]),
+        "moment_ms": moment_ms,
+    }
+    return Entry(**values)
