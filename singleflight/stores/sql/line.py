@@ -87,8 +87,10 @@ class SqlLine:
             waiting.c.run.not_in(list(map(_short, self._changed))),
         )
         stored: int | None = self._connection.execute(least).scalar_one()
-        mine = [entry.moment_ms for entry in self._mine(lambda entry: entry.moment_ms > NEVER)]
-        return min((*([stored] if stored else []), *mine), default=NEVER)
+        moments = [entry.moment_ms for entry in self._mine(lambda entry: entry.moment_ms > NEVER)]
+        if stored:
+            moments.append(stored)
+        return min(moments, default=NEVER)
 
     def message(self, run_id: str) -> bytes:
         """See `Line.message`."""
