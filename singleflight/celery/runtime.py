@@ -20,6 +20,7 @@ from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release
 from singleflight.tasks.decisions import LONGEST_DEFERRAL
+from singleflight.tasks.line import waits_in_line
 from singleflight.tasks.message import tell_once
 from singleflight.tasks.publishing import Slots, leave
 
@@ -172,7 +173,8 @@ class Runtime:
 
     def _calling(self, store: Store) -> Calling | None:
         named = self._store if self._store is not None else self.setting("url")
-        if not settings.waits_in_line(self.setting("waiting"), named, self.app.connection_for_write()):
+        broker = self.app.connection_for_write()
+        if not waits_in_line(self.setting("waiting"), named, (broker.hostname, broker.port)):
             return None
         return Calling(store, line.home_of(self.app, self.prefix), partial(line.publish, self.app))
 

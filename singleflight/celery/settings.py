@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from singleflight.errors import ConfigurationError
-from singleflight.tasks.line import way_to_wait
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -26,9 +24,6 @@ GIVEN = (
     "waiting",
 )
 """Settings that are keywords of `install` as well (``url`` is its ``store``)."""
-PORT = 6379
-"""Redis's, where a URL names none."""
-SQL = ("sqlite", "postgresql", "mysql", "mariadb")
 BEAT = ("beat_scheduler", "beat_ttl", "beat_catch_up", "beat_catch_up_window", "beat_entries")
 NAMES = frozenset(PREFIX + name for name in GIVEN + BEAT)
 
@@ -55,35 +50,6 @@ def check_names(app: Celery) -> None:
                 f"{key} is no setting of singleflight; did you mean {near}? "
                 f"There are {', '.join(sorted(NAMES))}"
             )
-
-
-def waits_in_line(waiting: object, named: object, broker: Any) -> bool:
-    """Say whether refused runs wait in the line of the store.
-
-    By themselves only where park and acknowledgement go to one server, which keeps or loses both, or where
-    the store is a database.
-
-    Args:
-        waiting: the setting.
-        named: the store as it was named, None if it is the broker's.
-        broker: the app's connection.
-
-    Raises:
-        ConfigurationError: for a setting that is none.
-    """
-    way = way_to_wait(waiting)
-    if way != "auto" or named is None:
-        return way != "countdown"
-    if not isinstance(named, str):
-        return False
-    scheme = named.partition(":")[0].partition("+")[0]
-    if scheme in SQL:
-        return True
-    try:
-        place = urlsplit(named).hostname, urlsplit(named).port or PORT
-    except ValueError:
-        return False  # what cannot be read is refused where the store is opened
-    return place == (broker.hostname, broker.port or PORT)
 
 
 def _is_text(key: object) -> bool:

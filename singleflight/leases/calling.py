@@ -34,8 +34,7 @@ class Calling:
     def __init__(self, store: Store, home: str, publish: Callable[[Called], None]) -> None:
         if not isinstance(store, Lining):
             raise ConfigurationError(
-                f"{type(store).__name__} keeps no line for those who wait; "
-                "write singleflight_waiting='countdown'"
+                f"{type(store).__name__} keeps no line for those who wait; write waiting='countdown'"
             )
         self.home = home
         self._line: Lining = store

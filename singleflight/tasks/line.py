@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from singleflight.errors import ConfigurationError, SingleflightError
 from singleflight.log import logger
@@ -16,6 +17,11 @@ WAYS = ("auto", "line", "countdown")
 BUILT_IN = "countdown"
 """How those wait who are refused, where nobody says it."""
 
+PORT = 6379
+"""Redis's, where a URL names none."""
+
+SQL = ("sqlite", "postgresql", "mysql", "mariadb")
+
 LONGEST = 1.0
 """Seconds between two looks at most: what others have done since the last one may be due earlier."""
 
@@ -24,7 +30,7 @@ REST = 5.0
 
 
 def way_to_wait(value: object) -> str:
-    """Return a setting ``singleflight_waiting``.
+    """Return a setting ``waiting``.
 
     Raises:
         ConfigurationError: for anything that is none.
@@ -32,8 +38,37 @@ def way_to_wait(value: object) -> str:
     if value is None:
         return BUILT_IN
     if value not in WAYS:
-        raise ConfigurationError(f"singleflight_waiting={value!r} is unknown; write one of {', '.join(WAYS)}")
+        raise ConfigurationError(f"waiting={value!r} is unknown; write one of {', '.join(WAYS)}")
     return str(value)
+
+
+def waits_in_line(waiting: object, named: object, broker: tuple[str | None, int | None]) -> bool:
+    """Say whether refused runs wait in the line of the store.
+
+    By themselves only where park and acknowledgement go to one server, which keeps or loses both, or where
+    the store is a database.
+
+    Args:
+        waiting: the setting.
+        named: the store as it was named, None if it is the broker's.
+        broker: the broker's host and port.
+
+    Raises:
+        ConfigurationError: for a setting that is none.
+    """
+    way = way_to_wait(waiting)
+    if way != "auto" or named is None:
+        return way != "countdown"
+    if not isinstance(named, str):
+        return False
+    scheme = named.partition(":")[0].partition("+")[0]
+    if scheme in SQL:
+        return True
+    try:
+        place = urlsplit(named).hostname, urlsplit(named).port or PORT
+    except ValueError:
+        return False  # what cannot be read is refused where the store is opened
+    return place == (broker[0], broker[1] or PORT)
 
 
 class Sweep:

@@ -152,7 +152,7 @@ def test_a_sweep_starts_and_stops(store: MemoryStore) -> None:
 
 def test_a_store_without_a_line_is_refused() -> None:
     """With the remedy."""
-    with pytest.raises(ConfigurationError, match="singleflight_waiting='countdown'"):
+    with pytest.raises(ConfigurationError, match="waiting='countdown'"):
         Calling(Line(time.time), "t:home", print)
 
 
