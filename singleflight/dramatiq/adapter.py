@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from singleflight.dramatiq import joining
+from singleflight.dramatiq import joining, line
 from singleflight.dramatiq.abort import Abort
 from singleflight.tasks.adapter import Adapter
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dramatiq.broker import MessageProxy
 
     from singleflight.tasks.adapter import Nothing, Result
+    from singleflight.tasks.message import Carried
 
 
 class DramatiqAdapter(Adapter):
@@ -28,6 +29,10 @@ class DramatiqAdapter(Adapter):
     def owner(self) -> Callable[[], object]:
         """See `Adapter.owner`."""
         return weakref.ref(self._message)
+
+    def message(self, carried: Carried) -> bytes:
+        """See `Adapter.message`."""
+        return line.message_of(self._message, carried)
 
     def result_of(self, run_id: str) -> Result | Nothing | None:
         """See `Adapter.result_of`."""

@@ -44,6 +44,7 @@ def end(broker: Broker, message: MessageProxy, fate: Ending) -> NoReturn:
         case Later(delay, carried):
             defer(broker, message, carried, delay)
         case Parked():
+            _keep_result(message)
             raise errors.Ended("in line")
         case Skipped(why, has_result):
             skip(broker, message, why, has_result=has_result)

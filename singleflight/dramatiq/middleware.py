@@ -18,6 +18,7 @@ from singleflight.stores import STORE_TIMEOUT, risks_of
 from singleflight.stores.base import REMEMBER
 from singleflight.tasks.adapter import Answer, Run
 from singleflight.tasks.admission import Admission
+from singleflight.tasks.line import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +48,8 @@ class Singleflight(Middleware):
         defaults: options of every singleton actor that says nothing else.
         store_timeout: seconds that one request to the store may take, built in 1.
         remember: seconds for which an ended run is recognised, built in two hours.
+        waiting: how a run waits that is refused and must run: ``"countdown"`` (built in), ``"line"`` or
+            ``"auto"``, see the settings of Celery.
         listeners: called with each `singleflight.Event`, after the log.
         log_levels: the levels of log lines that are not to have their usual one, by kind of event:
             ``{"skipped": "WARNING"}``.
@@ -64,6 +67,7 @@ class Singleflight(Middleware):
         defaults: Singleton | Mapping[str, Any] | None = None,
         store_timeout: float = STORE_TIMEOUT,
         remember: float = REMEMBER,
+        waiting: str | None = None,
         listeners: Iterable[Callable[[Event], None]] = (),
         log_levels: Mapping[str, str | int] | None = None,
     ) -> None:
@@ -74,10 +78,12 @@ class Singleflight(Middleware):
             defaults=defaults,
             store_timeout=store_timeout,
             remember=remember,
+            waiting=waiting,
             notify=Notify(tuple(listeners), levels_of(log_levels)),
             check=declared.check,
         )
         self._owns_process = False
+        self._sweeps: dict[Worker, Sweep] = {}
 
     @property
     def actor_options(self) -> set[str]:
@@ -106,6 +112,21 @@ class Singleflight(Middleware):
                 leases = self.runtime.leases(broker)
             for text in risks_of(leases.store):
                 logger.warning("singleflight: %s", text)
+
+    def after_worker_boot(self, broker: Broker, worker: Worker) -> None:
+        """Call those who wait in line where whoever should have called them has died."""
+        if not self.runtime.enabled or not any("singleton" in one.options for one in broker.actors.values()):
+            return
+        leases = self.runtime.leases(broker)
+        if leases.calling is not None:
+            self._sweeps[worker] = Sweep(leases)
+            self._sweeps[worker].start()
+
+    def before_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
+        """Call nobody any more from here, but for whom a run that ends frees its key."""
+        sweep = self._sweeps.pop(worker, None)
+        if sweep is not None:
+            sweep.stop()
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim, and end the delivery here if the claim is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from dramatiq import Message
@@ -10,15 +11,18 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.errors import ActorNotFound
 
 from singleflight.api import run_around
+from singleflight.dramatiq import line
 from singleflight.dramatiq.delivery import carried_by, own_options, read
 from singleflight.dramatiq.joining import result_of
 from singleflight.errors import ConfigurationError
 from singleflight.key_rules import rule_of
+from singleflight.leases.calling import Calling
 from singleflight.leases.claiming import Leases
 from singleflight.log import logger
 from singleflight.policy import Policies, Singleton, resolve
 from singleflight.stores import as_store
 from singleflight.stores.memory import MemoryStore
+from singleflight.tasks.line import way_to_wait
 from singleflight.tasks.message import Carried, tell_once
 from singleflight.tasks.publishing import Place, Slots, leave
 
@@ -51,6 +55,7 @@ class Runtime:
         defaults: Singleton | Mapping[str, Any] | None,
         store_timeout: float,
         remember: float,
+        waiting: str | None,
         notify: Notify,
         check: Callable[[Actor[Any, Any], Policy], None],
     ) -> None:
@@ -65,6 +70,7 @@ class Runtime:
         self.defaults = _defaults(defaults)
         self.notify = notify
         self._check = check
+        self._waiting = way_to_wait(waiting)
         self._prefix = prefix
         if not isinstance(store, str | None):
             as_store(store)  # opens nothing, and refuses what is no store where it is given
@@ -139,9 +145,14 @@ class Runtime:
         with self._opening:  # two memory stores would be no store
             if self._opened is None:
                 store = _open(broker, self._store, **self._limits)
-                leases = Leases(store, self.notify)
-                self._opened = leases, Slots(store, self.notify, leases.breaker)
+                leases = Leases(store, self.notify, self._calling(broker, store))
+                self._opened = leases, Slots(leases.releasing, self.notify, leases.breaker)
             return self._opened
+
+    def _calling(self, broker: Broker, store: Store) -> Calling | None:
+        if not line.waits(broker, self._waiting, self._store):
+            return None
+        return Calling(store, line.home_of(broker, self.prefix(broker)), partial(line.publish, broker))
 
     def prefix(self, broker: Broker) -> str:
         """Return what all keys start with: ours, behind a Redis broker's namespace if it is no usual one."""
@@ -202,7 +213,8 @@ class Runtime:
     def request(self, actor: Actor[Any, Any], policy: Policy, delivery: Delivery) -> Request | None:
         """Return what a delivery asks the store for; None if its arguments do not fit the actor."""
         observing = self.enabled == "observe"
-        return delivery.request(self.key_rule(actor, policy), policy, observing=observing)
+        lines = not observing and self.leases(actor.broker).lines
+        return delivery.request(self.key_rule(actor, policy), policy, observing=observing, lines=lines)
 
 
 def _defaults(value: object) -> Singleton | None:

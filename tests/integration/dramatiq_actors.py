@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     from dramatiq.results.backends import RedisBackend
 
 BROKER, STORE, ENABLED = "BROKER_URL", "STORE_URL", "SINGLEFLIGHT_ENABLED"
+WAITING = "SINGLEFLIGHT_WAITING"
 HEARTBEAT = "HEARTBEAT_TIMEOUT"
 """Milliseconds after which this process takes a silent one for dead."""
 
@@ -41,7 +42,7 @@ def make_broker(url: str, store: str | None = None, enabled: Any = True) -> Any:
     else:
         heartbeat = int(os.environ.get(HEARTBEAT, "3000"))
         broker = RedisBroker(url=url, heartbeat_timeout=heartbeat, maintenance_chance=1_000_000)
-    install(broker, store, enabled=enabled)
+    install(broker, store, enabled=enabled, waiting=os.environ.get(WAITING))
     broker.add_middleware(CurrentMessage())
     broker.add_middleware(Results(backend=RedisBackend(url=results)))
     broker.add_middleware(GroupCallbacks(RateLimits(url=results)))
