@@ -16,6 +16,8 @@ from singleflight.stores.optional import Listing
 from tests.integration.dramatiq_actors import HEARTBEAT, WAITING
 from tests.support.bodylog import overlaps, starts
 from tests.support.dramatiq_nodes import Cluster
+from tests.support.rabbit import RabbitServer
+from tests.support.rabbit_nodes import RabbitCluster
 from tests.support.waiting import SOON, until
 
 if TYPE_CHECKING:
@@ -127,3 +129,23 @@ def test_who_joins_ends_as_the_run_that_it_has_met(tmp_path: Path) -> None:
 
         assert [cluster.result(message) for message in messages] == ["joined"] * 4
         assert len(cluster.log.runs()) == 1
+
+
+@pytest.mark.timeout(360)  # RabbitMQ may need long to start
+def test_on_rabbitmq_the_line_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """In order, each confirmed before it leaves the line; of a dead worker's call the sweep makes another."""
+    gate = tmp_path / "gate"
+    with RabbitServer() as rabbit, RabbitCluster(tmp_path, rabbit, env=ENV) as cluster:
+        (first,) = cluster.start()
+        killed = send(cluster, "rabbit", 0, str(gate))
+        until(cluster.log.runs, what="the first run")
+        messages = stand(cluster, "rabbit", 8, 0.05)
+        cluster.start()
+        first.kill()
+        gate.touch()
+        assert [cluster.result(message) for message in [*messages, killed]] == ["rabbit"] * 9
+
+        runs = cluster.log.runs()
+        ids = [message.message_id for message in messages]
+        assert [run.run for run in runs if run.run != killed.message_id] == ids
+        assert not overlaps(runs)

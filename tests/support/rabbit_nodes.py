@@ -12,6 +12,7 @@ from tests.support.dramatiq_nodes import Cluster
 from tests.support.servers import ValkeyServer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Self
 
@@ -27,10 +28,13 @@ class RabbitCluster(Cluster):
         folder: where logs and the body log go.
         rabbit: the broker.
         prefetch: how many messages each worker process fetches ahead; 0: Dramatiq's choice.
+        env: more variables for the workers.
     """
 
-    def __init__(self, folder: Path, rabbit: RabbitServer, *, prefetch: int = 0) -> None:
-        super().__init__(folder, env={"dramatiq_queue_prefetch": str(prefetch)})
+    def __init__(
+        self, folder: Path, rabbit: RabbitServer, *, prefetch: int = 0, env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, env={"dramatiq_queue_prefetch": str(prefetch), **(env or {})})
         self.rabbit = rabbit
 
     def __enter__(self) -> Self:
