@@ -61,6 +61,9 @@ class Step:
         """See the record and the line as they are now: what has lapsed, what is over."""
         self.record = rules.repaired(self.record, self.now_ms)
         if not self.record.waiting:
+            # A record that was lost, or whose life was over before a dead listener's entry was seen again.
+            self._recount()
+        if not self.record.waiting:
             return
         if self.now_ms < self.record.line_ms - STEP_MS:
             self.line.rewind()
@@ -85,6 +88,14 @@ class Step:
         """Take an entry out."""
         self._count(entry, -1)
         self.line.remove(entry)
+
+    def _recount(self) -> None:
+        """Find out what the record does not know of its line."""
+        for entry in self.line.listed():
+            self.put(entry)
+            homes = {*self.record.homes.split("\n"), entry.home} - {""}
+            order = max(self.record.order, entry.order)
+            self.record = replace(self.record, homes="\n".join(sorted(homes)), order=order)
 
     def _count(self, entry: Entry | None, by: int) -> None:
         if entry is not None:

@@ -212,20 +212,9 @@ def drop(step: Step, run_id: str) -> tuple[Record | None, bool]:
 
 def look(step: Step) -> tuple[Record | None, tuple[Called, ...]]:
     """Call because the key's moment has come; what the index says for these homes is put right."""
-    if not step.record.waiting:
-        _recount(step)
     step.begin()
     called = finish(step, exact=True)
     return step.changed, called
-
-
-def _recount(step: Step) -> None:
-    """Find out what a record that was lost knew of its line."""
-    for entry in step.line.listed():
-        step.put(entry)
-        homes = {*step.record.homes.split("\n"), entry.home} - {""}
-        order = max(step.record.order, entry.order)
-        step.record = replace(step.record, homes="\n".join(sorted(homes)), order=order)
 
 
 def evict(step: Step) -> tuple[Record | None, bool]:

@@ -245,3 +245,20 @@ class LineTimeRules(LineRules):
         (called,) = at.sweep()
 
         at.granted("b", called=called)
+
+    def test_an_entry_that_outlived_its_record_takes_nobody_along(
+        self, store: Store, at: At, clock: FakeClock | RealClock
+    ) -> None:
+        """A listener died, its record is gone: whoever parks afterwards is not forgotten when it leaves."""
+        turn = turned(clock)
+        at.granted("a")
+        at.park("l", kind=Kind.LISTENING, life_ms=3000)
+        at.release("a")
+        self.lose(store, at.key)
+        turn.advance(3)
+        at.granted("b")
+        at.park("c")
+        (called,) = at.release("b")
+        turn.advance((HAND_MS + PASS_MS) / 1000)
+
+        assert [one.run_id for one in at.sweep()] == [called.run_id] == ["c"]

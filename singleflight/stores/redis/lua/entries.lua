@@ -144,6 +144,8 @@ function L.recount()
 end
 
 local parked_before = r_parked
+-- A record that was lost, or whose life was over before a dead listener's entry was seen again.
+if r_waiting == 0 then L.recount() end
 if r_waiting > 0 then
   if now < r_line_ms - STEP then rewind() end
   for _, entry in ipairs(due()) do

@@ -20,7 +20,6 @@ end
 redis.call('PERSIST', KEYS[1])
 --> entries
 --> call
-if r_waiting == 0 then L.recount() end
 local entry = run ~= '' and L.find(run)
 if entry and what == 'sent' and call_no > 0 and entry.no == call_no then
   entry.size, entry.hand, entry.hailed, entry.passed, entry.away = 0, false, false, 0, 0
