@@ -11,7 +11,7 @@ import pytest
 from singleflight.errors import ConfigurationError
 from singleflight.lease import Granted, Outcome, Reason
 from singleflight.stores.base import Claim, Release
-from singleflight.stores.lining import MAX_CALLED, MAX_MESSAGE, Arrival, Kind, Lining, Standing, Wait
+from singleflight.stores.lining import MAX_CALLED, MAX_MESSAGE, Arrival, Kind, Lining, Standing, Swept, Wait
 from singleflight.testing.contract_base import LONG, Rules
 from singleflight.testing.contract_line_base import At, message_of, turned
 
@@ -306,6 +306,13 @@ class LineRules(Rules):
         assert at.refused("c").reason is Reason.RESERVED
         assert at.sweep() == []
         assert [one.run_id for one in other.sweep()] == ["b"]
+
+    def test_who_can_publish_for_no_home_sweeps_nothing(self, at: At) -> None:
+        """A process without a home has nothing to do."""
+        at.granted("a")
+        at.park("b")
+
+        assert at.store.sweep(()) == Swept()
 
     def test_a_listener_stands_in_the_same_line(self, at: At) -> None:
         """It is called without a message, and comes by itself."""

@@ -94,6 +94,19 @@ def no_tables(address: str) -> ConfigurationError:
     )
 
 
+def other_tables(address: str, version: int, needed: int) -> ConfigurationError:
+    """Return the error for tables of another version."""
+    remedy = "use one version everywhere"
+    if version < needed:
+        remedy = (
+            "stop all its workers, `DROP TABLE singleflight_leases` and `DROP TABLE singleflight_schema`, "
+            f"then `singleflight init '{address}'`; or use another database"
+        )
+    return ConfigurationError(
+        f"store {address} has tables of version {version}, this singleflight needs {needed}: {remedy}"
+    )
+
+
 def _words(error: BaseException) -> str:
     """Return what the driver said, in one line; never the statement or its values."""
     return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 # First: it says what to install if SQLAlchemy is missing.
 from singleflight.stores.sql.engine import address, make_engine  # isort: skip
-from sqlalchemy import exc, insert, text
+from sqlalchemy import exc, func, insert, inspect, select, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from singleflight.stores.sql.errors import translated
+from singleflight.stores.sql.errors import other_tables, translated
 from singleflight.stores.sql.tables import SCHEMA_VERSION, metadata, schema
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+    from sqlalchemy.engine import Connection
 
 ATTEMPTS = 5
 """CREATE TABLE IF NOT EXISTS is no protection against somebody who does the same at the same moment."""
@@ -33,6 +34,7 @@ def make_tables(url: URL) -> None:
             if url.get_backend_name() == "sqlite":
                 # Readers and the writer do not wait for each other; the file remembers it.
                 connection.execute(text("PRAGMA journal_mode=WAL"))
+            _refuse_others(connection, url)
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     metadata.create_all(connection)
@@ -46,6 +48,14 @@ def make_tables(url: URL) -> None:
         raise translated(error, address(url), "the tables") from error
     finally:
         engine.dispose()
+
+
+def _refuse_others(connection: Connection, url: URL) -> None:
+    """Leave tables of another version as they are."""
+    if inspect(connection).has_table(schema.name):
+        version = connection.execute(select(func.max(schema.c.version))).scalar_one()
+        if version not in (None, SCHEMA_VERSION):
+            raise other_tables(address(url), version, SCHEMA_VERSION)
 
 
 def statements(url: URL) -> list[str]:

@@ -28,13 +28,13 @@ from sqlalchemy import bindparam, delete, exc, func, literal_column, select
 
 from singleflight.errors import ConfigurationError, SingleflightError, StoreUnavailable
 from singleflight.lease import Outcome, monotonic
-from singleflight.stores.base import RECORD_VERSION, REMEMBER
+from singleflight.stores.base import RECORD_VERSION, REMEMBER, Record
 from singleflight.stores.bounds import check_release
 from singleflight.stores.deciding_line import DecidingLine
 from singleflight.stores.line import STEP_MS
 from singleflight.stores.line_rules import release as release_by_rule
 from singleflight.stores.sql import line as in_line
-from singleflight.stores.sql.errors import no_tables, passing, translated
+from singleflight.stores.sql.errors import no_tables, other_tables, passing, translated
 from singleflight.stores.sql.rights import grants
 from singleflight.stores.sql.setup import make_tables, statements
 from singleflight.stores.sql.tables import (
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
     from sqlalchemy.engine import Connection, Engine, RowMapping
 
-    from singleflight.stores.base import Record, Release, Renewal, Renewed
+    from singleflight.stores.base import Release, Renewal, Renewed
     from singleflight.stores.deciding_line import Answer
     from singleflight.stores.line import Entry
     from singleflight.stores.line_call import Step
@@ -137,11 +137,14 @@ class SqlStore(DecidingLine):
         def work(connection: Connection) -> Answer:
             row, now_us = self._find(connection, key)
             line = in_line.SqlLine(connection, key)
-            changed, answer = decide(alive(row, now_us), line, now_us)
+            found = alive(row, now_us)
+            changed, answer = decide(found, line, now_us)
+            # Without a record a dead one is written: that says whether somebody came between.
+            record = changed or found
+            ends_ms = self.life_ends(record, now_us) if record else 0
+            new = {**row_of(record or Record()), "forget_ms": ends_ms}
             with self._transaction(connection):
-                if changed is not None:
-                    new = {**row_of(changed), "forget_ms": self.life_ends(changed, now_us)}
-                    write(connection, key, new, row["revision"] if row else None)
+                write(connection, key, new, row["revision"] if row else None)
                 line.write()
             return answer
 
@@ -167,7 +170,7 @@ class SqlStore(DecidingLine):
             self._looked_ms = now_ms
             return in_line.due_keys(connection, homes, now_ms, most)
 
-        return self._ask(homes[0], work)
+        return self._ask(", ".join(homes), work)
 
     def renew(self, renewals: Sequence[Renewal]) -> list[Renewed | SingleflightError]:
         """See `Store.renew`; one statement reads all rows, and each is written by its own."""
@@ -365,8 +368,5 @@ class SqlStore(DecidingLine):
         if version is None:
             raise no_tables(self._address)
         if version != SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"store {self._address} has tables of version {version}, this singleflight needs "
-                f"{SCHEMA_VERSION}; use one version everywhere"
-            )
+            raise other_tables(self._address, version, SCHEMA_VERSION)
         self._checked = True
