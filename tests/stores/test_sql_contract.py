@@ -28,6 +28,8 @@ class _OnSql(StoreContract, LineContract):
 class TestSqlStore(_OnSql):
     """The contract, by the database's clock."""
 
+    tick = 0.2
+
     @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
     def store(self, request: pytest.FixtureRequest) -> Iterator[SqlStore]:
         """A store in each kind of database."""
