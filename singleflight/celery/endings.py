@@ -15,7 +15,7 @@ from singleflight.celery import marks
 from singleflight.celery.delivery import HEADER
 from singleflight.celery.errors import DEFERRED, DROPPED, SKIPPED, Ended, Skipped
 from singleflight.celery.line import BROKERS, has_quorum_queues, quorum_queue
-from singleflight.celery.state import arrival_of, state_of
+from singleflight.celery.state import state_of
 from singleflight.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _publish_again(task: Task, run_id: str, carried: Carried, delay: float) -> N
     options: dict[str, Any] = {"countdown": delay, "headers": headers}
     if has_quorum_queues(task):
         options.update(countdown=int(delay), queue=quorum_queue(task))
-    arrival = arrival_of(request.properties)
+    arrival = state_of(request).arrival
     content_type = None if arrival is None else arrival.content_type
     if content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[content_type]

@@ -15,7 +15,7 @@ from singleflight.api import holding
 from singleflight.celery import endings
 from singleflight.celery.adapter import CeleryAdapter
 from singleflight.celery.delivery import HEADER, may_come_back, read
-from singleflight.celery.state import State, arrival_of, known_state, state_of
+from singleflight.celery.state import State, known_state, state_of
 from singleflight.errors import ConfigurationError, Conflict, LeaseLost, StoreUnavailable
 from singleflight.lease import Lease, Outcome
 from singleflight.tasks.adapter import Answer, Dropped, Later, Parked, Refused, Run, Skipped, Unavailable
@@ -43,7 +43,8 @@ def run(runtime: Runtime, task: Task, body: Callable[[], Any], before: Callable[
         ConfigurationError: if the store can never answer, or the message names options that cannot be.
     """
     context = task.request
-    ours, arrival = state_of(context), arrival_of(context.properties)
+    ours = state_of(context)
+    arrival = ours.arrival
     if arrival is not None and (not isinstance(context.id, str) or id_of(context.id) != arrival.message_id):
         context.id = arrival.message_id  # Celery lets a message's body replace the id that it came with
     delivery = read(context.__dict__, task.name, arrival, eager=ours.eager)

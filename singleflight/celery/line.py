@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.pools import producers
 
 from singleflight.celery.delivery import HEADER
-from singleflight.celery.state import arrival_of
+from singleflight.celery.state import state_of
 from singleflight.tasks.message import mapping
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def message_of(task: Task, run_id: str, carried: Carried) -> bytes | None:
     None if it came in another form than is published today, or with headers that no JSON can say.
     """
     request = task.request
-    arrival = arrival_of(request.properties)
+    arrival = state_of(request).arrival
     if arrival is None or arrival.content_type is None or arrival.body is None:
         return None
     headers = {

@@ -20,7 +20,7 @@ from singleflight.policy import Policies, Singleton
 from singleflight.stores import STORE_TIMEOUT, as_store, open_store
 from singleflight.stores.base import REMEMBER, Release
 from singleflight.tasks.decisions import LONGEST_DEFERRAL
-from singleflight.tasks.line import waits_in_line
+from singleflight.tasks.line import waits_in_line, way_to_wait
 from singleflight.tasks.message import tell_once
 from singleflight.tasks.publishing import Slots, leave
 
@@ -174,7 +174,8 @@ class Runtime:
     def _calling(self, store: Store) -> Calling | None:
         named = self._store if self._store is not None else self.setting("url")
         broker = self.app.connection_for_write()
-        if not waits_in_line(self.setting("waiting"), named, (broker.hostname, broker.port)):
+        way = way_to_wait(self.setting("waiting"), "singleflight_waiting")
+        if not waits_in_line(way, named, (broker.hostname, broker.port)):
             return None
         return Calling(store, line.home_of(self.app, self.prefix), partial(line.publish, self.app))
 

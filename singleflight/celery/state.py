@@ -34,8 +34,8 @@ A property, because a retry publishes again what it finds among the headers.
 class Arrival(str):
     """One delivery, as the worker's main process has received it.
 
-    To everybody else it is a text, the message's id: tasks return the properties of their request, and signal
-    handlers log them, so every serializer must be able to write what it finds there.
+    To everybody else it is a text, the message's id: handlers of signals that come before the task, to which
+    it is still among the properties, log these as JSON.
     """
 
     __slots__ = ("body", "content_encoding", "content_type", "headers", "token")
@@ -78,6 +78,8 @@ class State:
 
     eager: bool
     """The run was called with ``apply``; a message that says so of itself is none."""
+    arrival: Arrival | None = None
+    """What the main process has said of it."""
     entered: bool = False
     """Its body is being run, or its gate: a direct call from inside sees the same request."""
     lease: Lease | None = None
@@ -104,11 +106,15 @@ def state_of(request: Context) -> State:
     """Return the state of a request, whatever its message has put in its place."""
     state = known_state(request)
     if state is None:
-        state = request.__dict__[ATTRIBUTE] = State(bool(eager))
+        state = request.__dict__[ATTRIBUTE] = State(bool(eager), _take_arrival(request))
     return state
 
 
-def arrival_of(properties: object) -> Arrival | None:
-    """Return what the main process has put among a message's properties; None if it has not."""
-    found = properties.get(PROPERTY) if isinstance(properties, dict) else None
-    return found if isinstance(found, Arrival) else None
+def _take_arrival(request: Context) -> Arrival | None:
+    """Take what the main process has put among a request's properties, which are the task's from now on."""
+    if not isinstance(request.properties, dict) or PROPERTY not in request.properties:
+        return None
+    properties = dict(request.properties)  # a pool without processes shares them with the main thread
+    arrival = properties.pop(PROPERTY)
+    request.properties = properties
+    return arrival if isinstance(arrival, Arrival) else None

@@ -13,7 +13,7 @@ from dramatiq.brokers.stub import StubBroker
 from singleflight.dramatiq import marks
 from singleflight.dramatiq.delivery import carried_by, write
 from singleflight.errors import ConfigurationError
-from singleflight.tasks.line import waits_in_line, way_to_wait
+from singleflight.tasks.line import waits_in_line
 
 if TYPE_CHECKING:
     from dramatiq import Broker
@@ -46,19 +46,19 @@ def _enqueue(broker: Broker, message: Message[Any]) -> None:
         broker.enqueue(message)
 
 
-def waits(broker: Broker, waiting: object, named: object) -> bool:
+def waits(broker: Broker, way: str, named: object) -> bool:
     """Say whether refused runs wait in the line of the store; see `singleflight.tasks.line.waits_in_line`.
 
     Raises:
-        ConfigurationError: for a setting that is none, or a broker that could lose whom it is given.
+        ConfigurationError: for the line and a broker that could lose whom it is given.
     """
-    if way_to_wait(waiting) == "countdown":
+    if way == "countdown":
         return False
     trouble = _trouble(broker)
     if not trouble:
         place: Place = (None, None) if isinstance(broker, StubBroker) else _places(broker)[0][:2]
-        return waits_in_line(waiting, named, place)
-    if waiting == "line":
+        return waits_in_line(way, named, place)
+    if way == "line":
         raise ConfigurationError(f"waiting='line': {trouble}")
     return False
 
@@ -85,10 +85,8 @@ def _places(broker: Any) -> list[tuple[str | None, Any, Any]]:
     """Return host, port and database of a broker, of each of its nodes."""
     pool = getattr(getattr(broker, "client", None), "connection_pool", None)
     if pool is not None:  # Redis
-        given, service = (
-            pool.connection_kwargs,
-            getattr(pool, "service_name", None),
-        )  # the latter of Sentinels
+        given = pool.connection_kwargs
+        service = getattr(pool, "service_name", None)  # of Sentinels
         return [(given.get("host") or given.get("path") or service, given.get("port"), given.get("db") or 0)]
     parameters = getattr(broker, "parameters", None) or ()  # RabbitMQ
     several = parameters if isinstance(parameters, list | tuple) else [parameters]

@@ -125,7 +125,7 @@ class Line(Protocol):
 
 
 class NoLine:
-    """A line in which nobody waits."""
+    """A line in which nobody waits: the rules ask it, and have nobody to put, remove or publish."""
 
     def find(self, run_id: str) -> None:
         """See `Line.find`."""

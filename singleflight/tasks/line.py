@@ -29,8 +29,8 @@ REST = 5.0
 """Seconds until the next look after one that went wrong."""
 
 
-def way_to_wait(value: object) -> str:
-    """Return a setting ``waiting``.
+def way_to_wait(value: object, name: str = "waiting") -> str:
+    """Return a setting, which is called ``name`` where it is written.
 
     Raises:
         ConfigurationError: for anything that is none.
@@ -38,25 +38,21 @@ def way_to_wait(value: object) -> str:
     if value is None:
         return BUILT_IN
     if value not in WAYS:
-        raise ConfigurationError(f"waiting={value!r} is unknown; write one of {', '.join(WAYS)}")
+        raise ConfigurationError(f"{name}={value!r} is unknown; write one of {', '.join(WAYS)}")
     return str(value)
 
 
-def waits_in_line(waiting: object, named: object, broker: tuple[str | None, int | None]) -> bool:
+def waits_in_line(way: str, named: object, broker: tuple[str | None, int | None]) -> bool:
     """Say whether refused runs wait in the line of the store.
 
     By themselves only where park and acknowledgement go to one server, which keeps or loses both, or where
     the store is a database.
 
     Args:
-        waiting: the setting.
+        way: what `way_to_wait` has returned.
         named: the store as it was named, None if it is the broker's.
         broker: the broker's host and port.
-
-    Raises:
-        ConfigurationError: for a setting that is none.
     """
-    way = way_to_wait(waiting)
     if way != "auto" or named is None:
         return way != "countdown"
     if not isinstance(named, str):

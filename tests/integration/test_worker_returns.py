@@ -46,11 +46,12 @@ def test_a_retry_runs_although_the_body_that_published_it_returned(rig: Rig, how
 
 
 def test_a_task_can_return_what_its_request_says(rig: Rig) -> None:
-    """Tasks return headers and properties, and handlers log them as JSON: nothing of ours hinders that."""
+    """Nothing of ours is among the properties: no serializer has to write it, and no result tells a token."""
     options = {**LONG, "app_id": "1234", "headers": {"tenant": "a"}}
     told = rig.send("probe", "request", options, then="return-request").get(timeout=30)
 
     assert told["properties"]["app_id"] == "1234"
+    assert not [name for name in told["properties"] if "singleflight" in name]
     assert told["headers"]["tenant"] == "a"
 
 

@@ -135,6 +135,7 @@ def test_an_ended_run_is_remembered_twice_the_visibility_timeout() -> None:
     ("conf", "words"),
     [
         ({"singleflight_enabled": "maybe"}, "singleflight_enabled='maybe' is unknown"),
+        ({"singleflight_waiting": "queue"}, "singleflight_waiting='queue' is unknown"),
         ({"singleflight_defaults": {"tll": 3}}, "tll"),
         ({"singleflight_defaults": {"ttl": -3}}, "ttl=-3"),
         ({"singleflight_defaults": 30}, "must be Singleton"),
@@ -145,7 +146,7 @@ def test_a_wrong_setting_is_named(conf: dict[str, Any], words: str) -> None:
     settings = runtime(conf=conf)
 
     with pytest.raises(ConfigurationError, match=words):
-        _ = settings.enabled, settings.defaults
+        _ = settings.enabled, settings.defaults, settings.leases
 
 
 def test_call_task_and_defaults_are_asked_in_this_order() -> None:
