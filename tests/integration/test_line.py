@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,8 @@ def test_a_revoked_run_leaves_the_line(rig: Rig) -> None:
     """It does not start, and the one behind it does, as soon as its message has come."""
     results = in_line(rig, "revoked", 2)
     results[1].revoke()
-    time.sleep(0.5)
+    told = f"Tasks flagged as revoked: {results[1].id}"
+    until(lambda: all(told in worker.logs() for worker in rig.workers), what="the revocation")
     (rig.folder / "revoked-gate").touch()
 
     assert rig.states(results) == ["SUCCESS", "REVOKED", "SUCCESS"]
@@ -158,11 +160,14 @@ def test_a_run_gives_up_when_it_is_called_too_late(rig: Rig) -> None:
 def test_an_expired_run_leaves_the_line(rig: Rig) -> None:
     """It does not start when it is called too late, and the one behind it does."""
     results = in_line(rig, "expired", 0)
-    results.append(rig.send("late", "expired", {**DEFER, "expires": 1}))
+    expires = datetime.now(UTC) + timedelta(
+        seconds=5
+    )  # far enough for a busy machine to put it into the line
+    results.append(rig.send("late", "expired", {**DEFER, "expires": expires}))
     rig.until_waiting(results[-1])
     results.append(rig.send("late", "expired", DEFER))
     rig.until_waiting(results[-1])
-    time.sleep(1)
+    until(lambda: datetime.now(UTC) > expires, what="the time at which it expires")
     (rig.folder / "expired-gate").touch()
 
     assert rig.states(results) == ["SUCCESS", "REVOKED", "SUCCESS"]
