@@ -72,6 +72,7 @@ def test_every_mutant_can_be_made(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
+        timeout=100,
     )
 
     assert (made.stdout, made.returncode) == ("", 0), made.stderr
