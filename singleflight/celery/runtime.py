@@ -172,9 +172,11 @@ class Runtime:
         return Leases(store, self._notify(), self._calling(store))
 
     def _calling(self, store: Store) -> Calling | None:
+        way = way_to_wait(self.setting("waiting"), "singleflight_waiting")
+        if way == "countdown":
+            return None
         named = self._store if self._store is not None else self.setting("url")
         broker = self.app.connection_for_write()
-        way = way_to_wait(self.setting("waiting"), "singleflight_waiting")
         if not waits_in_line(way, named, (broker.hostname, broker.port)):
             return None
         return Calling(store, line.home_of(self.app, self.prefix), partial(line.publish, self.app))
